@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+#include "backends.h"
+
+#include "cpu/cpu.h"
+
+const struct bl_backend *const bl_backends[] = {&bl_cpu_backend, NULL};
+
+const struct bl_backend *bl_backend_find(const char *name)
+{
+    for (const struct bl_backend *const *b = bl_backends; *b; b++)
+        if (!strcmp((*b)->name, name))
+            return *b;
+    return NULL;
+}

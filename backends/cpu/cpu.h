@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu.h — the CPU as a device: one executor thread per stream, one worker pool per device.
+ *
+ * Purpose   implements core/device.h with host memory, threads and the kernel table.
+ * Ownership as the contract.
+ * Units     bytes.
+ * Errors    as the contract.
+ * Threads   as the contract; kernels run on the pool, the submitting thread never computes.
+ */
+#ifndef BL_CPU_H
+#define BL_CPU_H
+
+#include "device.h"
+
+extern const struct bl_backend bl_cpu_backend;
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* cpu_kernels.h — the table of CPU kernels, filled from CPU flags.
+ *
+ * Purpose   every inner loop behind one struct of function pointers: scalar first, better ones overwrite entries.
+ * Ownership none; kernels are static functions, inputs and outputs are the caller's.
+ * Units     k, n in elements; strides in bytes.
+ * Errors    none: callers guarantee whole blocks (k a multiple of the type's block) and at least one row.
+ * Threads   kernels are pure; the table is filled before threads use it.
+ */
+#ifndef BL_CPU_KERNELS_H
+#define BL_CPU_KERNELS_H
+
+#include "compiler.h"
+#include "dtype.h"
+
+/* Activations of quantised weights: 256 values a block in natural order, whatever the weight type. Laws Q8_0 and Q8_1
+ * give eight scales (d = max|x|/127 of the 32), law Q8_K the same scale eight times (of the 256, as bl_dtype_encode
+ * to Q8_K up to its sign convention). The last block is padded with zeros. A kernel may read all of a block. */
+struct bl_act_block {
+    int8_t q[256];
+    int16_t sum[16]; /* of 16 values each */
+    float d[8];      /* of 32 values each */
+} BL_ALIGNED(64);
+static inline uint64_t bl_act_blocks(uint64_t k)
+{
+    return (k + 255) / 256;
+}
+
+/* out[r] = dot(row r of w, x) for r < rows, any rows >= 1; w_stride bytes from row to row; nothing outside the rows is
+ * read. x: float[k] or struct bl_act_block[], by the entry's law. next: memory the caller will want next, or NULL:
+ * while byte i of the rows is consumed, next + i is prefetched. */
+typedef void bl_dot_fn(uint32_t k, uint32_t rows, float *out, const void *w, size_t w_stride, const void *x,
+                       const void *next);
+typedef void bl_quant_fn(uint32_t k, struct bl_act_block *dst, const float *src);
+
+struct bl_matmul_kernel {
+    const char *dot_name; /* "dot_q4k_act_4__avx512"; printed by `ballast info --cpu`, matched by kernel_check --func */
+    bl_dot_fn *dot;       /* NULL: type is no weight */
+    uint8_t act;          /* enum bl_act_law of x */
+    uint8_t rows;         /* rows it likes to take together */
+};
+/* One head's keys and values for a KV type. Rows are found through row[]: byte offsets from base. */
+typedef void bl_qk_fn(uint32_t dk, uint32_t n, float *score, const float *q, const void *base, const uint64_t *row,
+                      float scale);                 /* score[j] = scale * q·k_j */
+typedef void bl_pv_fn(uint32_t dv, uint32_t n, float *acc, const float *p, const void *base, const uint64_t *row);
+                                                    /* acc += sum p[j] v_j */
+struct bl_kv_kernel {
+    const char *name;
+    bl_qk_fn *qk;
+    bl_pv_fn *pv;                                   /* NULL: type cannot hold K or V */
+};
+struct bl_cpu_kernels {
+    struct bl_matmul_kernel matmul[BL_N_DTYPES];
+    struct bl_kv_kernel kv[BL_N_DTYPES];
+    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name;
+    bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
+    bl_quant_fn *quantize_256; /* law Q8_K */
+    void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
+    /* x[j] = exp(x[j] - max) for all j, returns the sum; max is the largest x or given */
+    float (*exp_sum)(uint32_t n, float *x, float max);
+    void (*silu_mul)(uint32_t n, float *y, const float *gate, const float *up);
+    void (*gelu_mul)(uint32_t n, float *y, const float *gate, const float *up); /* tanh form */
+    void (*swiglu_oai)(uint32_t n, float *y, const float *gate, const float *up, float alpha, float limit);
+    void (*add)(uint32_t n, float *y, const float *a, const float *b);
+    void (*axpy)(uint32_t n, float *y, float a, const float *x); /* y += a x */
+    /* one head, first n_dims of x rotated into y; angles = cos, sin pairs; y may be x */
+    void (*rope_norm)(uint32_t n_dims, float *y, const float *x, const float *angles);
+    void (*rope_neox)(uint32_t n_dims, float *y, const float *x, const float *angles);
+};
+
+/* A flag is a bundle of instruction sets that appear together. */
+enum bl_cpu_flags {
+    BL_CPU_AVX2 = 1 << 0,   /* AVX2, FMA, F16C */
+    BL_CPU_AVX512 = 1 << 1, /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
+};
+unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
+void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
+void bl_cpu_exact(struct bl_cpu_kernels *);                     /* the float reference: laws are all F32 */
+
+void bl_cpu_scalar(struct bl_cpu_kernels *);                    /* fills every entry: the specification */
+void bl_cpu_avx2(struct bl_cpu_kernels *);                      /* each ISA file exports exactly one symbol */
+void bl_cpu_avx512(struct bl_cpu_kernels *);
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* ballast.h — the public API.
+ *
+ * Purpose   open a GGUF model at the best placement this machine allows and evaluate tokens. Three rungs:
+ *           (1) bl_open: one call; (2) model, machine, plan, engine by hand; (3) many sessions in one batch.
+ * Ownership every create/open has a destroy/close that takes NULL. Pointers returned by accessors are borrowed
+ *           from the object they were asked of.
+ * Units     sizes in bytes, counts and positions in tokens, times in nanoseconds; names say so.
+ * Errors    functions return enum bl_status, 0 = good; bl_error() has the line of text. Results come through the
+ *           last parameters and are untouched on failure unless said otherwise.
+ * Threads   one engine is used from one thread at a time; different engines are independent. The log sink and the
+ *           CPU-flag mask are the only global state.
+ */
+#ifndef BALLAST_H
+#define BALLAST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- status ------------------------------------------------------------------------------------------- */
+
+enum bl_status {
+    BL_OK = 0,
+    BL_EINVAL = -1,       /* the caller's argument */
+    BL_ENOMEM = -2,       /* an allocation failed */
+    BL_EIO = -3,          /* the operating system refused a read, write or mapping */
+    BL_EFORMAT = -4,      /* a file's contents are wrong */
+    BL_EUNSUPPORTED = -5, /* valid, but not something this build can do */
+    BL_EUNAVAILABLE = -6, /* no such device or driver here */
+    BL_EDEVICE = -7,      /* a device failed; sticky for its streams */
+    BL_ELIMIT = -8,       /* context full, rewind not allowed, too large */
+    BL_ECANCELLED = -9,
+    BL_ETIMEDOUT = -10,
+    BL_ENOFIT = -11 /* the plan needs more memory than there is */
+};
+const char *bl_error(void); /* this thread's last failure in words; never NULL; read before the next call */
+const char *bl_status_name(enum bl_status);
+const char *bl_version(void); /* "0.1.0 (abc1234)" */
+
+/* ---- log ---------------------------------------------------------------------------------------------- */
+
+enum bl_log_level { BL_LOG_ERROR, BL_LOG_WARN, BL_LOG_INFO, BL_LOG_DEBUG };
+typedef void bl_log_fn(void *arg, enum bl_log_level, const char *line); /* line has no newline */
+void bl_log_set(bl_log_fn *, void *arg, enum bl_log_level most);        /* NULL = silent, the default */
+
+/* ---- GGUF files: what `ballast info` shows ------------------------------------------------------------ */
+
+struct bl_gguf;
+enum bl_value_type {
+    BL_VAL_U8, BL_VAL_I8, BL_VAL_U16, BL_VAL_I16, BL_VAL_U32, BL_VAL_I32, BL_VAL_F32,
+    BL_VAL_BOOL, BL_VAL_STRING, BL_VAL_ARRAY, BL_VAL_U64, BL_VAL_I64, BL_VAL_F64
+};
+struct bl_kv {
+    const char *key;          /* NUL-terminated */
+    enum bl_value_type type;  /* of the value; BL_VAL_ARRAY: see item */
+    enum bl_value_type item;  /* element type of an array, otherwise = type */
+    uint64_t n;               /* elements of an array, otherwise 1 */
+    const void *data;         /* packed little-endian file bytes, unaligned; strings are u64 length + bytes */
+    uint64_t data_bytes;
+};
+struct bl_tensor_info {
+    const char *name;       /* NUL-terminated */
+    const char *type_name;  /* "q4_k" */
+    uint32_t type;          /* enum bl_dtype of core/dtype.h */
+    uint32_t n_dims;
+    uint64_t ne[4];         /* elements, ne[0] fastest; unused ones are 1 */
+    uint64_t bytes;
+    uint64_t file_off;      /* absolute offset in its file */
+    uint32_t shard;         /* index of the file that holds it */
+};
+/* Any shard of a split model may be named. Reads headers only. BL_EIO, BL_EFORMAT, BL_EUNSUPPORTED. */
+enum bl_status bl_gguf_open(struct bl_gguf **out, const char *path);
+void bl_gguf_close(struct bl_gguf *);
+uint32_t bl_gguf_n_kv(const struct bl_gguf *);
+const struct bl_kv *bl_gguf_kv(const struct bl_gguf *, uint32_t i);
+uint32_t bl_gguf_n_tensors(const struct bl_gguf *);
+const struct bl_tensor_info *bl_gguf_tensor(const struct bl_gguf *, uint32_t i);
+uint32_t bl_gguf_n_shards(const struct bl_gguf *);
+const char *bl_gguf_shard_path(const struct bl_gguf *, uint32_t i);
+uint64_t bl_gguf_shard_bytes(const struct bl_gguf *, uint32_t i); /* size of the file */
+
+/* ---- vocabulary --------------------------------------------------------------------------------------- */
+
+struct bl_vocab;
+struct bl_text; /* streaming detokeniser of one sequence */
+enum { BL_TOK_ADD_SPECIAL = 1, /* bos/eos as the file asks */
+       BL_TOK_PARSE_SPECIAL = 2 /* text such as <|im_end|> becomes its control token */ };
+enum bl_status bl_vocab_open(struct bl_vocab **out, const struct bl_gguf *); /* copies what it needs */
+void bl_vocab_close(struct bl_vocab *);
+uint32_t bl_vocab_size(const struct bl_vocab *);
+bool bl_vocab_is_end(const struct bl_vocab *, int32_t id); /* generation stops here */
+int32_t bl_vocab_bos(const struct bl_vocab *);              /* -1 = none */
+/* Token ids of `text` (any bytes). *ids is malloc'ed; the caller frees it. */
+enum bl_status bl_tokenize(const struct bl_vocab *, const char *text, size_t n_bytes, unsigned flags,
+                           int32_t **ids, size_t *n_ids);
+/* Bytes ready to print after `id`; never splits a UTF-8 sequence. The string is borrowed until the next call.
+ * special: print control tokens literally. */
+enum bl_status bl_text_create(struct bl_text **out, const struct bl_vocab *, bool special);
+void bl_text_destroy(struct bl_text *);
+enum bl_status bl_text_push(struct bl_text *, int32_t id, const char **bytes, size_t *n_bytes);
+enum bl_status bl_text_flush(struct bl_text *, const char **bytes, size_t *n_bytes); /* held-back rest as U+FFFD */
+
+/* ---- this machine's processor ------------------------------------------------------------------------- */
+
+struct bl_threads {          /* how many threads, and why */
+    uint32_t n;              /* chosen count */
+    uint32_t n_physical;     /* physical cores the process may run on */
+    uint32_t n_logical;      /* logical processors the process may run on */
+    double   quota;          /* cgroup CPU limit, 0 = none */
+    char     reason[160];    /* one sentence */
+};
+/* topology: NULL = this machine, otherwise an hwloc XML file or synthetic string ("pack:2 core:4 pu:2").
+ * cgroup_root: NULL = this process's own cgroups. */
+enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology, const char *cgroup_root);
+/* Writes lines such as "q4_k  dot_q4k_act_4__avx512" for the kernels this CPU gets; mask as in bl_options. */
+enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *arg, unsigned mask);
+
+/* ---- engine ------------------------------------------------------------------------------------------- */
+
+struct bl_engine;
+struct bl_session;
+struct bl_progress {                     /* while weights are read */
+    uint64_t done_bytes, total_bytes;
+    uint64_t elapsed_ns;
+};
+struct bl_options {                      /* zeroed = choose everything */
+    const char *topology, *cgroup_root;  /* as bl_threads_choose */
+    uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */
+    uint32_t batch_tokens;               /* logical batch, 0 = 2048 */
+    uint32_t ubatch_tokens;              /* physical batch, 0 = 512 */
+    uint32_t out_tokens;                 /* most logits rows of one step, 0 = one per session */
+    uint32_t threads;                    /* 0 = bl_threads_choose */
+    uint32_t max_sessions;               /* 0 = 1 */
+    uint32_t cpu_mask;                   /* CPU flags allowed; 0 = all that this CPU has */
+    bool scalar;                         /* only the scalar kernels: cpu mask 0 */
+    bool exact;                          /* float weights, float activations, float KV unless types are given */
+    bool no_mmap;                        /* read weights with large reads instead of mapping them */
+    bool mlock;
+    const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
+    void (*progress)(void *arg, const struct bl_progress *);
+    void *progress_arg;
+};
+/* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. */
+enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *);
+void bl_close(struct bl_engine *); /* destroy its sessions first */
+const struct bl_vocab *bl_engine_vocab(const struct bl_engine *); /* NULL: the file has none */
+uint32_t bl_engine_n_vocab(const struct bl_engine *);             /* logits per row */
+uint64_t bl_engine_ctx(const struct bl_engine *);                 /* tokens a session can hold */
+
+struct bl_memory_line {                  /* one row of the ledger */
+    const char *device, *purpose;
+    uint64_t planned_bytes;              /* before anything was allocated */
+    uint64_t measured_bytes;             /* counted where memory was obtained */
+};
+uint32_t bl_engine_memory(const struct bl_engine *, uint32_t i, struct bl_memory_line *out); /* returns the count */
+
+enum bl_status bl_session_create(struct bl_session **out, struct bl_engine *); /* BL_ELIMIT: max_sessions in use */
+void bl_session_destroy(struct bl_session *);
+uint64_t bl_session_n_tokens(const struct bl_session *);
+/* Forgets everything after the first n tokens. BL_ELIMIT when the model's state cannot be taken back that far. */
+enum bl_status bl_session_rewind(struct bl_session *, uint64_t n_tokens);
+
+struct bl_batch {                        /* any mix of sequences; tokens of one session in order */
+    uint32_t n;
+    const int32_t *token;
+    struct bl_session *const *session;
+    const uint8_t *want_logits;          /* NULL = last token of each session only */
+};
+/* One step over at most batch_tokens tokens, cut into physical batches. On failure no session has advanced
+ * beyond the last whole physical batch. BL_EINVAL: id out of range; BL_ELIMIT: context full. */
+enum bl_status bl_decode(struct bl_engine *, const struct bl_batch *);
+/* Row of batch entry i of the last bl_decode, n_vocab floats; borrowed until the next; NULL if not asked for. */
+const float *bl_logits(const struct bl_engine *, uint32_t i);
+
+/* ---- sampling ----------------------------------------------------------------------------------------- */
+
+struct bl_sampling {                     /* zeroed = greedy */
+    float temp;                          /* 0 = take the largest logit */
+    uint32_t top_k;                      /* 0 = off */
+    float top_p, min_p;                  /* top_p 0 or >= 1 = off; min_p 0 = off */
+    float repeat_penalty;                /* 0 or 1 = off */
+    uint32_t repeat_last;                /* tokens it looks back, 0 = 64 */
+    uint64_t seed;
+};
+struct bl_sampler;
+enum bl_status bl_sampler_create(struct bl_sampler **out, const struct bl_sampling *, uint32_t n_vocab);
+void bl_sampler_destroy(struct bl_sampler *);
+void bl_sampler_accept(struct bl_sampler *, int32_t id);                    /* enters the repetition window */
+int32_t bl_sampler_pick(struct bl_sampler *, const float *logits);          /* does not accept it; NaN never wins */
+
+#endif

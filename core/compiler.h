@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* compiler.h — the only place for compiler extensions.
+ *
+ * Purpose   attributes, unaligned little-endian loads, address-sanitizer poisoning.
+ * Ownership none.
+ * Units     none.
+ * Errors    none.
+ * Threads   any.
+ */
+#ifndef BL_COMPILER_H
+#define BL_COMPILER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define BL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define BL_API __attribute__((visibility("default")))
+#define BL_ALWAYS_INLINE static inline __attribute__((always_inline))
+#define BL_ALIGNED(n) __attribute__((aligned(n)))
+#define BL_UNREACHABLE() __builtin_unreachable()
+#else
+#error "ballast builds with gcc or clang"
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define BL_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define BL_ASAN 1
+#endif
+#endif
+#ifdef BL_ASAN
+#include <sanitizer/asan_interface.h>
+#define BL_POISON(p, n) __asan_poison_memory_region((p), (n))
+#define BL_UNPOISON(p, n) __asan_unpoison_memory_region((p), (n))
+#else
+#define BL_POISON(p, n) ((void)(p), (void)(n))
+#define BL_UNPOISON(p, n) ((void)(p), (void)(n))
+#endif
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "ballast runs on little-endian machines only"
+#endif
+
+/* Block fields in GGUF files are not naturally aligned. */
+static inline uint16_t bl_load_u16(const void *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint32_t bl_load_u32(const void *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint64_t bl_load_u64(const void *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+#define BL_COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+#endif

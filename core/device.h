@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/* device.h — the backend contract.
+ *
+ * Purpose   memory, streams, copies and segments of nodes on one device; implemented by backends, used by the scheduler.
+ * Ownership the caller of an open/alloc/build closes what it got; memory outlives the segments that use it.
+ * Units     bytes, nanoseconds; addresses are 64-bit on every device.
+ * Errors    enqueueing functions report what they can at once; a failed stream stays failed and join returns its error.
+ * Threads   one thread at a time per device, different devices in parallel. poll and join from any thread.
+ */
+#ifndef BL_DEVICE_H
+#define BL_DEVICE_H
+
+#include "graph.h"
+
+struct bl_device;
+struct bl_stream;
+struct bl_segment;
+
+struct bl_mem {
+    struct bl_device *dev;
+    uint64_t addr;
+    void *host;              /* NULL if the host cannot touch it */
+    size_t bytes;            /* as asked */
+    size_t granted_bytes;    /* what was really taken from the system; 0 for imported memory */
+    void *impl;              /* backend's own */
+};
+struct bl_point { struct bl_stream *stream; uint32_t value; }; /* "stream reached value" */
+
+/* One node with the addresses of its values, in the node's order; absent sources are 0. Sources of origin PARAM are 0:
+ * kernels find them in the params block. A weight of EXPERTS is the address of a table of 64-bit addresses, one per
+ * expert, each pointing at that expert's first row in file layout. State: address of row 0 of sequence 0. */
+struct bl_bound {
+    const struct bl_node *node;
+    const uint64_t *src, *dst;
+};
+
+/* copy: one side belongs to the stream's device; the other does too, or is host visible. Anything else is lowered to
+ * two copies through host memory. */
+struct bl_device_ops {
+    void (*close)(struct bl_device *);
+    /* memory */
+    enum bl_status (*mem_alloc)(struct bl_device *, size_t bytes, bool host_visible, struct bl_mem *out);
+    enum bl_status (*mem_import)(struct bl_device *, void *host, size_t bytes, struct bl_mem *out); /* may be NULL */
+    void (*mem_free)(struct bl_mem *); /* zeroed is fine */
+    /* streams: one producer, values count up from 1 */
+    enum bl_status (*stream_open)(struct bl_device *, struct bl_stream **out);
+    void (*stream_close)(struct bl_stream *);
+    enum bl_status (*copy)(struct bl_stream *, const struct bl_mem *dst, size_t dst_off, const struct bl_mem *src,
+                           size_t src_off, size_t bytes);
+    enum bl_status (*fill)(struct bl_stream *, const struct bl_mem *dst, size_t off, uint32_t word, size_t bytes);
+    enum bl_status (*signal)(struct bl_stream *, struct bl_point *out);
+    enum bl_status (*wait)(struct bl_stream *, struct bl_point); /* may be another device's */
+    bool (*poll)(struct bl_point);
+    enum bl_status (*join)(struct bl_point, uint64_t timeout_ns); /* host blocks; BL_ETIMEDOUT = watchdog */
+    /* compute: scratch holds scratch_bytes of its largest node, params is the device's copy of the block (args.h);
+     * both and all addresses must stay valid until segment_free. graph is borrowed during build only. */
+    enum bl_status (*segment_build)(struct bl_device *, const struct bl_graph *, const struct bl_bound *, uint32_t n,
+                                    const struct bl_mem *scratch, const struct bl_mem *params, struct bl_segment **out);
+    enum bl_status (*segment_run)(struct bl_stream *, struct bl_segment *);
+    void (*segment_free)(struct bl_segment *);
+};
+
+/* Limits and layout choices: plain data, stored in machine files, so that a plan needs no device. */
+struct bl_caps {
+    uint32_t granule_bytes;  /* allocations are rounded up to this */
+    uint32_t threads;        /* cpu: workers; sizes per-thread scratch */
+    uint32_t exact;          /* cpu: float weights and activations */
+    uint32_t import_host;    /* weights can be used where the file is mapped */
+};
+struct bl_device {
+    const struct bl_device_ops *ops;
+    char name[16];           /* "cpu0" */
+    struct bl_caps caps;
+};
+
+struct bl_device_config {    /* what the plan asks of a device at open */
+    uint32_t threads;        /* 0 = 1 */
+    const int *cpus;         /* [threads] logical processors to bind workers to, or NULL */
+    uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
+    bool exact;
+};
+struct bl_backend {
+    const char *name;                              /* "cpu" */
+    enum bl_status (*count)(uint32_t *n);          /* BL_EUNAVAILABLE: no driver here; not an error */
+    /* Pure: caps that open would give for this configuration. */
+    enum bl_status (*caps)(uint32_t index, const struct bl_device_config *, struct bl_caps *out);
+    enum bl_status (*open)(uint32_t index, const struct bl_device_config *, struct bl_device **out);
+    /* pure functions of caps */
+    bool (*supports)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
+    uint64_t (*scratch_bytes)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
+};
+
+#endif

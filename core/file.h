@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* file.h — read-only files: mapping, ranged reads, write-out.
+ *
+ * Purpose   one place that opens, sizes (fstat after open), maps and reads files, so that no path outruns its file.
+ * Ownership the file owns its mapping.
+ * Units     bytes, absolute offsets.
+ * Errors    BL_EIO with path and the system's reason; BL_EFORMAT for a directory or special file.
+ * Threads   reads of different ranges may run in parallel.
+ */
+#ifndef BL_FILE_H
+#define BL_FILE_H
+
+#include "status.h"
+
+struct bl_file;
+enum bl_status bl_file_open(struct bl_file **out, const char *path);
+void bl_file_close(struct bl_file *);
+const char *bl_file_path(const struct bl_file *);
+uint64_t bl_file_bytes(const struct bl_file *);
+/* Whole file, read-only; the same address on every call. */
+enum bl_status bl_file_map(struct bl_file *, const void **out);
+/* Tells the system to fetch [off, off + bytes) of the mapping soon. */
+void bl_file_will_need(struct bl_file *, uint64_t off, uint64_t bytes);
+/* Exactly `bytes` from `off`; short files are BL_EIO. Large reads, no page-cache games. */
+enum bl_status bl_file_read(struct bl_file *, uint64_t off, uint64_t bytes, void *dst);
+
+#endif

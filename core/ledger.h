@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* ledger.h — every byte by device and purpose: planned before allocation, measured where it was obtained.
+ *
+ * Purpose   one arithmetic for planner and engine; the answer to "does it fit" before anything is allocated.
+ * Ownership the ledger owns its lines; device names are borrowed from the machine.
+ * Units     bytes.
+ * Errors    BL_ENOMEM from plan and count.
+ * Threads   submitting thread only.
+ */
+#ifndef BL_LEDGER_H
+#define BL_LEDGER_H
+
+#include "status.h"
+
+enum bl_purpose {
+    BL_MEM_WEIGHTS, /* tensors as they lie in the file, mapped or read */
+    BL_MEM_STATE,   /* KV and other cached state */
+    BL_MEM_COMPUTE, /* activations and kernel scratch of the largest legal step */
+    BL_MEM_PARAMS,  /* per-step numbers */
+    BL_MEM_OUTPUT,  /* logits */
+    BL_MEM_HOST,    /* metadata, vocabulary, graphs, programs: an upper bound is planned */
+    BL_N_PURPOSES
+};
+struct bl_ledger_line {
+    uint16_t device;
+    uint8_t purpose;
+    uint64_t planned_bytes, measured_bytes;
+};
+struct bl_ledger {
+    struct bl_ledger_line *line;
+    uint32_t n, cap;
+};
+const char *bl_purpose_name(enum bl_purpose);
+enum bl_status bl_ledger_plan(struct bl_ledger *, uint16_t device, enum bl_purpose, uint64_t bytes);  /* adds */
+enum bl_status bl_ledger_count(struct bl_ledger *, uint16_t device, enum bl_purpose, int64_t bytes);  /* adds; < 0: given back */
+uint64_t bl_ledger_planned(const struct bl_ledger *, uint16_t device); /* sum over purposes */
+void bl_ledger_finish(struct bl_ledger *);
+
+#endif

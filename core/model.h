@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/* model.h — a model: hyper-parameters, which tensor plays which role, which state it keeps.
+ *
+ * Purpose   turns a checked GGUF file into the description that planner and engine work with; family files fill it.
+ * Ownership the model borrows the bl_gguf, which must outlive it; it owns everything else.
+ * Units     elements, tokens; _bytes where bytes.
+ * Errors    BL_EFORMAT: metadata or shapes contradict each other (names the key or tensor, both values);
+ *           BL_EUNSUPPORTED: an architecture or feature by name, with what is supported.
+ * Threads   read-only after open.
+ */
+#ifndef BL_MODEL_H
+#define BL_MODEL_H
+
+#include "gguf.h"
+#include "graph.h"
+
+/* Roles of tensors. The table in model.c gives each its GGUF name stem, part and kind. Biases and per-tensor scales are
+ * not roles: they belong to their weight. */
+enum bl_role {
+    BL_W_TOKEN_EMBD, BL_W_OUTPUT_NORM, BL_W_OUTPUT, BL_W_ROPE_FREQS, BL_W_ROPE_LONG, BL_W_ROPE_SHORT, /* per model */
+    BL_W_ATTN_NORM, BL_W_ATTN_Q, BL_W_ATTN_K, BL_W_ATTN_V, BL_W_ATTN_OUT,                             /* per layer */
+    BL_W_ATTN_Q_NORM, BL_W_ATTN_K_NORM, BL_W_ATTN_POST_NORM,
+    BL_W_FFN_NORM, BL_W_FFN_GATE, BL_W_FFN_UP, BL_W_FFN_DOWN, BL_W_FFN_POST_NORM,
+    BL_W_ROUTER, BL_W_EXP_GATE, BL_W_EXP_UP, BL_W_EXP_DOWN,
+    BL_N_ROLES
+};
+
+/* A weight is a range of rows of one file tensor: fused tensors (attn_qkv, ffn_up of phi3, ffn_gate_up_exps) give
+ * several weights, nothing is copied. ne = {in, out, experts}. */
+struct bl_weight {
+    uint32_t tensor;      /* index in the GGUF */
+    uint32_t ne[3];
+    uint32_t row0;        /* first row inside each expert's matrix of the tensor */
+    uint32_t tensor_rows; /* rows of one matrix of the tensor: expert stride = tensor_rows * row bytes */
+    uint8_t type, part;   /* enum bl_dtype, enum bl_part */
+    int16_t layer;        /* -1: per model */
+};
+/* A linear map with what may accompany it; -1 = absent. Indices into model.weights. */
+struct bl_linear { int32_t w, bias, scale; };
+
+struct bl_layer {
+    struct bl_linear role[BL_N_ROLES]; /* per-layer roles; .w = -1 where the layer has none */
+    uint32_t n_head, n_head_kv, n_ff;
+    uint32_t window;                   /* sliding window, 0 = full attention */
+    bool moe;
+    int32_t state_k, state_v;          /* indices into model.states */
+};
+
+enum bl_law { BL_PER_TOKEN,  /* one row per token */
+              BL_WINDOW };   /* the last `window` tokens */
+struct bl_state_desc {
+    char name[32];           /* "blk.3.k" */
+    int16_t layer;
+    uint8_t law, type;       /* enum bl_law, enum bl_dtype */
+    uint32_t window;         /* BL_WINDOW: tokens kept */
+    uint32_t row_elems;
+};
+
+struct bl_hparams {
+    uint32_t n_ctx_train, n_embd, n_layer, n_vocab;
+    uint32_t dk, dv;                            /* head sizes of K and V */
+    float eps;
+    uint32_t rope_dims;                         /* R */
+    float rope_base, rope_base_window;          /* theta; of sliding-window layers */
+    float rope_freq_scale, rope_magnitude;      /* 1/s, m */
+    bool rope_yarn;
+    float yarn_lo, yarn_hi;
+    uint32_t rope_ctx_orig;
+    uint32_t n_expert, n_expert_used, n_ff_expert;
+    struct bl_route_attr route;
+    float final_softcap;                        /* 0 = none */
+    float attn_scale;                           /* kappa */
+};
+
+struct bl_model_options { uint64_t ctx_tokens; uint8_t type_k, type_v; }; /* enum bl_dtype */
+struct bl_family;
+struct bl_model {
+    const struct bl_family *family;
+    const struct bl_gguf *gguf;
+    struct bl_model_options opt;
+    struct bl_hparams hp;
+    struct bl_linear role[BL_N_ROLES];          /* per-model roles */
+    struct bl_layer *layer;                     /* [n_layer] */
+    struct bl_weight *weight;
+    struct bl_state_desc *state;
+    uint32_t n_weights, n_states;
+    uint32_t cap_weights, cap_states;
+    bool tied_output;                           /* output is the embedding matrix: one tensor, counted once */
+    void *extra;                                /* a family's own hyper-parameters, freed by close */
+};
+
+/* Size of a step. n_tok and n_out are upper bounds (buckets); the real numbers are in the params block. */
+struct bl_shape {
+    uint32_t n_tok, n_out;      /* n_out 0: no logits */
+    uint32_t max_sequences;
+    uint32_t ubatch_tokens;     /* largest n_tok of any step: sizes window rings */
+    uint64_t ctx_tokens;
+};
+
+struct bl_family {
+    const char *arch;                                                          /* general.architecture */
+    enum bl_status (*hparams)(struct bl_model *);                              /* after the shared keys were read */
+    enum bl_status (*tensors)(struct bl_model *);                              /* names, shapes, roles */
+    enum bl_status (*state)(struct bl_model *);                                /* list of bl_state_desc */
+    enum bl_status (*build)(const struct bl_model *, const struct bl_shape *, struct bl_graph *);
+};
+extern const struct bl_family *const bl_families[];                            /* NULL-terminated, families.def */
+
+/* opt->ctx_tokens 0: trained context, at most 4096. */
+enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, const struct bl_model_options *opt);
+void bl_model_close(struct bl_model *);
+enum bl_status bl_model_build(const struct bl_model *, const struct bl_shape *, struct bl_graph *); /* + check */
+/* Rows per sequence that a state needs: context for PER_TOKEN, window + ubatch - 1 (at most the context) for WINDOW. */
+uint32_t bl_state_rows(const struct bl_state_desc *, const struct bl_shape *);
+uint64_t bl_state_bytes(const struct bl_state_desc *, const struct bl_shape *); /* all sequences */
+/* Byte offset of a weight's first row inside its tensor, and its distance from one expert to the next. */
+uint64_t bl_weight_offset(const struct bl_weight *);
+uint64_t bl_weight_expert_stride(const struct bl_weight *);
+
+/* ---- for family files ---- */
+enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */ };
+/* "<arch>.<suffix>" keys; as the bl_gguf accessors. */
+enum bl_status bl_hp_u32(const struct bl_model *, const char *suffix, bool required, uint32_t *out);
+enum bl_status bl_hp_f32(const struct bl_model *, const char *suffix, bool required, float *out);
+enum bl_status bl_hp_bool(const struct bl_model *, const char *suffix, bool required, bool *out);
+enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, bool required, uint32_t *out, bool *found);
+/* Declares a tensor for a role and checks its shape exactly; picks up .bias {out} and .scale when present.
+ * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). */
+enum bl_status bl_model_want(struct bl_model *, enum bl_role, int layer, uint32_t n_in, uint32_t n_out,
+                             uint32_t n_experts, unsigned flags);
+/* The groups below accept the fused and the split form in every family. */
+enum bl_status bl_model_want_shared(struct bl_model *);                      /* token_embd, output_norm, output or tied */
+enum bl_status bl_model_want_qkv(struct bl_model *, int layer, unsigned flags);
+enum bl_status bl_model_want_ffn(struct bl_model *, int layer, uint32_t n_ff); /* gate+up fused in ffn_up, or apart */
+enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff);
+/* K and V rows for a layer, PER_TOKEN or WINDOW by layer.window. */
+enum bl_status bl_model_keep_kv(struct bl_model *, int layer);
+
+/* Graph pieces that families share. */
+bl_val bl_build_linear(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
+bl_val bl_build_norm(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
+bl_val bl_build_weight(const struct bl_model *, struct bl_graph *, int32_t w);  /* 0 for -1 */
+bl_val bl_build_state(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int32_t state);
+/* q, k, v, optional per-head norms, rope, store, attend, output projection; angles 0 = no rope. */
+bl_val bl_build_attention(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int layer, bl_val h,
+                          bl_val angles, enum bl_rope_mode);
+bl_val bl_build_ffn(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+bl_val bl_build_head(const struct bl_model *, struct bl_graph *, const struct bl_shape *, bl_val x); /* sets g->result */
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { MESSAGE_BYTES = 512 };
+static _Thread_local char message[MESSAGE_BYTES];
+
+enum bl_status bl_fail(enum bl_status code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+enum bl_status bl_fail_in(enum bl_status code, const char *fmt, ...)
+{
+    char old[MESSAGE_BYTES], head[MESSAGE_BYTES];
+    va_list ap;
+    memcpy(old, message, sizeof old);
+    va_start(ap, fmt);
+    vsnprintf(head, sizeof head, fmt, ap);
+    va_end(ap);
+    size_t n = strlen(head);
+    snprintf(message, sizeof message, "%s", head);
+    snprintf(message + n, sizeof message - n, ": %s", old);
+    return code;
+}
+
+const char *bl_error(void)
+{
+    return message;
+}
+
+const char *bl_status_name(enum bl_status code)
+{
+    switch (code) {
+    case BL_OK:
+        return "ok";
+    case BL_EINVAL:
+        return "invalid argument";
+    case BL_ENOMEM:
+        return "out of memory";
+    case BL_EIO:
+        return "input/output error";
+    case BL_EFORMAT:
+        return "bad file";
+    case BL_EUNSUPPORTED:
+        return "not supported";
+    case BL_EUNAVAILABLE:
+        return "not available here";
+    case BL_EDEVICE:
+        return "device failure";
+    case BL_ELIMIT:
+        return "over a limit";
+    case BL_ECANCELLED:
+        return "cancelled";
+    case BL_ETIMEDOUT:
+        return "timed out";
+    case BL_ENOFIT:
+        return "does not fit";
+    }
+    return "unknown status";
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* thread.h — worker pool with a spin-then-sleep barrier, and a counter that can be waited for.
+ *
+ * Purpose   run one function on n threads, meet inside it, wait for a value with a deadline; no CPU time when idle.
+ * Ownership the pool owns its threads. Counters are embedded and need no finish.
+ * Units     nanoseconds for deadlines.
+ * Errors    create: BL_ENOMEM or BL_EIO when threads cannot be started. wait: false on timeout.
+ * Threads   bl_pool_run from one thread at a time per pool; barrier only from inside a running job.
+ */
+#ifndef BL_THREAD_H
+#define BL_THREAD_H
+
+#include "status.h"
+#include <stdatomic.h>
+
+uint64_t bl_now_ns(void); /* monotonic */
+
+/* A monotonically growing value; waiters sleep on it (futex on Linux). */
+struct bl_counter {
+    _Atomic uint32_t value;
+    _Atomic uint32_t sleepers;
+};
+uint32_t bl_counter_get(const struct bl_counter *);
+void bl_counter_set(struct bl_counter *, uint32_t value); /* must not go back; wakes waiters */
+/* True once value >= at_least (wrap-safe comparison). Spins for spin_ns, then sleeps. timeout UINT64_MAX = forever. */
+bool bl_counter_wait(struct bl_counter *, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns);
+
+typedef void bl_pool_fn(void *arg, uint32_t ith, uint32_t nth);
+struct bl_pool;
+/* n >= 1 threads in a job, the caller of bl_pool_run included, so n - 1 are started. cpu: logical CPU of thread i
+ * to bind it to, or NULL to leave them to the system; the caller's own thread is never bound. */
+enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu);
+void bl_pool_destroy(struct bl_pool *);
+uint32_t bl_pool_threads(const struct bl_pool *);
+/* fn(arg, i, n) on n <= bl_pool_threads threads, the caller being i = 0; returns when all have returned. */
+void bl_pool_run(struct bl_pool *, uint32_t n, bl_pool_fn *fn, void *arg);
+/* All n threads of the running job meet. */
+void bl_pool_barrier(struct bl_pool *);
+uint64_t bl_pool_barriers(const struct bl_pool *); /* meetings so far: tests count them */
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* topology.h — processors and memory this process may really use.
+ *
+ * Purpose   physical cores by hwloc limited by affinity and cgroup quota; memory limited by cgroups; each overridable,
+ *           so that every rule is testable on any machine.
+ * Ownership results are plain data.
+ * Units     bytes, CPUs.
+ * Errors    BL_EINVAL: a topology text hwloc refuses; BL_EIO: a file that cannot be read.
+ * Threads   any; nothing is cached.
+ */
+#ifndef BL_TOPOLOGY_H
+#define BL_TOPOLOGY_H
+
+#include "status.h"
+
+enum { BL_MAX_CPUS = 1024 };
+struct bl_cpus {
+    struct bl_threads threads;   /* what bl_threads_choose reports */
+    int cpu[BL_MAX_CPUS];        /* one logical processor per chosen thread, for binding; all -1 when not this machine */
+};
+enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const char *cgroup_root);
+
+struct bl_host_memory {
+    uint64_t total_bytes;        /* of the machine */
+    uint64_t available_bytes;    /* free + reclaimable, of the machine */
+    uint64_t limit_bytes;        /* strictest cgroup limit, UINT64_MAX = none */
+    uint64_t usable_bytes;       /* what the process may take: least of the above less what its cgroup already holds
+                                    and cannot reclaim */
+    char source[96];             /* "MemAvailable", "cgroup v2 memory.max of /a/b" */
+};
+/* root: NULL = this system; otherwise a folder holding proc/meminfo, proc/self/cgroup, sys/fs/cgroup as there. */
+enum bl_status bl_topology_memory(struct bl_host_memory *out, const char *cgroup_root);
+
+#endif
