@@ -16,6 +16,8 @@ struct bl_file;
 enum bl_status bl_file_open(struct bl_file **out, const char *path);
 void bl_file_close(struct bl_file *);
 const char *bl_file_path(const struct bl_file *);
+/* The last 160 bytes or so of a path: what messages show, so that the reason behind it is not cut off. */
+const char *bl_path_tail(const char *path);
 uint64_t bl_file_bytes(const struct bl_file *);
 /* Whole file, read-only; the same address on every call. */
 enum bl_status bl_file_map(struct bl_file *, const void **out);
