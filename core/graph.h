@@ -73,7 +73,7 @@ struct bl_node {
     uint8_t op, part, n_src, n_dst;
     int16_t layer;       /* -1 outside layers */
     bl_val dst[2];
-    uint32_t src;        /* first of n_src entries in graph.srcs; absent optional sources are 0 */
+    uint32_t src;        /* first of n_src = bl_ops[op].max_src entries in graph.srcs; absent ones are 0 */
     uint32_t attr;       /* byte offset in graph.attrs, 8-aligned */
 };
 struct bl_graph {
@@ -83,6 +83,8 @@ struct bl_graph {
     unsigned char *attrs;
     uint32_t n_nodes, n_vals, n_srcs, n_attr_bytes;
     uint32_t cap_nodes, cap_vals, cap_srcs, cap_attrs;
+    bl_val *leaf;          /* [cap_leaves] leaf values by index and origin, 0 = none yet */
+    uint32_t cap_leaves;
     bl_val result;         /* logits; 0 when the step wants none */
     uint8_t part;          /* given to the nodes that follow */
     int16_t layer;
