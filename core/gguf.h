@@ -19,6 +19,10 @@ uint64_t bl_gguf_heap_bytes(const struct bl_gguf *);    /* memory this object ho
 const struct bl_kv *bl_gguf_find(const struct bl_gguf *, const char *key);            /* NULL: absent */
 const struct bl_tensor_info *bl_gguf_find_tensor(const struct bl_gguf *, const char *name, uint32_t *index);
 
+/* Puts an untrusted name into `out` for a message: cut to fit, control bytes shown as '?'. Returns out. */
+enum { BL_SHOWN_BYTES = 80 };
+const char *bl_gguf_show(char out[BL_SHOWN_BYTES], const char *name);
+
 /* Widening accessors: any integer width is accepted and range-checked. *out keeps its value when the key is absent.
  * `required` turns absence into BL_EFORMAT. */
 enum bl_status bl_gguf_u32(const struct bl_gguf *, const char *key, bool required, uint32_t *out);

@@ -17,7 +17,13 @@
 enum {
     BL_GGUF_MAX_KV = 1 << 16,
     BL_GGUF_MAX_TENSORS = 1 << 18,
-    BL_GGUF_MAX_SHARDS = 1000
+    BL_GGUF_MAX_SHARDS = 1000,
+    BL_GGUF_MAX_KEY_BYTES = 1 << 16,
+    BL_GGUF_MAX_NAME_BYTES = 256, /* the specification says 64; some writers do not care */
+    BL_GGUF_MAX_STRING_BYTES = 1 << 30,
+    BL_GGUF_MAX_ITEMS = 1 << 30,
+    BL_GGUF_MAX_STRINGS = 1 << 24, /* in an array: each is visited at open */
+    BL_GGUF_MAX_ALIGNMENT = 1 << 16
 };
 
 struct bl_gguf {
@@ -38,8 +44,10 @@ struct bl_gguf {
  * inside the file and do not overlap; strings and arrays lie inside it too, so walking them cannot run out. */
 enum bl_status bl_gguf_parse(struct bl_gguf *);
 
-/* Puts an untrusted name into `out` for a message: cut to fit, control bytes shown as '?'. Returns out. */
-enum { BL_SHOWN_BYTES = 80 };
-const char *bl_gguf_show(char out[BL_SHOWN_BYTES], const char *name);
+/* Bytes of one element in the file; 0 for strings, arrays and unknown types. */
+uint64_t bl_gguf_item_bytes(enum bl_value_type);
+/* Bytes of a tensor with 1 to 4 dimensions; unused ones are 1. Fails, without saying where, when a row is no whole
+ * number of blocks, a dimension is 0, or a product exceeds what a file can hold. */
+enum bl_status bl_gguf_tensor_bytes(enum bl_dtype, const uint64_t ne[4], uint64_t *out);
 
 #endif

@@ -30,8 +30,8 @@ enum bl_role {
 struct bl_weight {
     uint32_t tensor;      /* index in the GGUF */
     uint32_t ne[3];
-    uint32_t row0;        /* first row inside each expert's matrix of the tensor */
-    uint32_t tensor_rows; /* rows of one matrix of the tensor: expert stride = tensor_rows * row bytes */
+    uint32_t row0;        /* first row inside each expert's matrix of the tensor; first element of a vector */
+    uint32_t tensor_rows; /* rows of one matrix of the tensor: expert stride = tensor_rows * row bytes; 0: a vector */
     uint8_t type, part;   /* enum bl_dtype, enum bl_part */
     int16_t layer;        /* -1: per model */
 };
@@ -58,12 +58,13 @@ struct bl_state_desc {
 
 struct bl_hparams {
     uint32_t n_ctx_train, n_embd, n_layer, n_vocab;
+    uint32_t n_layer_nextn;                     /* blocks of the file after those, for drafting: not built */
     uint32_t dk, dv;                            /* head sizes of K and V */
     float eps;
     uint32_t rope_dims;                         /* R */
     float rope_base, rope_base_window;          /* theta; of sliding-window layers */
     float rope_freq_scale, rope_magnitude;      /* 1/s, m */
-    bool rope_yarn;
+    bool rope_yarn, rope_long;                  /* rope_long: needs factor tensors */
     float yarn_lo, yarn_hi;
     uint32_t rope_ctx_orig;
     uint32_t n_expert, n_expert_used, n_ff_expert;
@@ -105,8 +106,11 @@ struct bl_family {
     enum bl_status (*build)(const struct bl_model *, const struct bl_shape *, struct bl_graph *);
 };
 extern const struct bl_family *const bl_families[];                            /* NULL-terminated, families.def */
+#define X(family) extern const struct bl_family family;
+#include "families.def"
+#undef X
 
-/* opt->ctx_tokens 0: trained context, at most 4096. */
+/* opt->ctx_tokens 0: trained context, at most 4096. opt NULL: that, and f16 K and V. */
 enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, const struct bl_model_options *opt);
 void bl_model_close(struct bl_model *);
 enum bl_status bl_model_build(const struct bl_model *, const struct bl_shape *, struct bl_graph *); /* + check */
@@ -119,26 +123,45 @@ uint64_t bl_weight_expert_stride(const struct bl_weight *);
 
 /* ---- for family files ---- */
 enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */ };
-/* "<arch>.<suffix>" keys; as the bl_gguf accessors. */
-enum bl_status bl_hp_u32(const struct bl_model *, const char *suffix, bool required, uint32_t *out);
-enum bl_status bl_hp_f32(const struct bl_model *, const char *suffix, bool required, float *out);
-enum bl_status bl_hp_bool(const struct bl_model *, const char *suffix, bool required, bool *out);
-enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, bool required, uint32_t *out, bool *found);
+/* Sets "file: text" as the message and returns the code. */
+enum bl_status bl_model_fail(const struct bl_model *, enum bl_status, const char *fmt, ...) BL_PRINTF(3, 4);
+/* "<arch>.<suffix>" keys; as the bl_gguf accessors, and a value outside least..most is refused with key and limits. */
+enum bl_status bl_hp_u32(const struct bl_model *, const char *suffix, bool required, uint32_t least, uint32_t most,
+                         uint32_t *out);
+enum bl_status bl_hp_f32(const struct bl_model *, const char *suffix, bool required, float least, float most,
+                         float *out);
+/* out: [n_layer]; a scalar counts for every layer. */
+enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, bool required, uint32_t least,
+                                   uint32_t most, uint32_t *out, bool *found);
+/* Every layer gets experts: softmax over all, the chosen ones renormalised. Refuses a file without any. */
+enum bl_status bl_hp_softmax_experts(struct bl_model *);
+/* layer.window from attention.sliding_window and its pattern: period P (layer b slides where b mod P < P - 1) or one
+ * flag per layer. */
+enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
+
 /* Declares a tensor for a role and checks its shape exactly; picks up .bias {out} and .scale when present.
- * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). */
+ * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). Vectors are F32, matrices any type of weight. */
 enum bl_status bl_model_want(struct bl_model *, enum bl_role, int layer, uint32_t n_in, uint32_t n_out,
                              uint32_t n_experts, unsigned flags);
 /* The groups below accept the fused and the split form in every family. */
 enum bl_status bl_model_want_shared(struct bl_model *);                      /* token_embd, output_norm, output or tied */
+enum bl_status bl_model_want_rope_factors(struct bl_model *);                /* rope_freqs, rope_factors_*: optional */
+enum bl_status bl_model_want_attention(struct bl_model *, int layer, unsigned flags); /* norm, qkv (flags), output */
 enum bl_status bl_model_want_qkv(struct bl_model *, int layer, unsigned flags);
 enum bl_status bl_model_want_ffn(struct bl_model *, int layer, uint32_t n_ff); /* gate+up fused in ffn_up, or apart */
-enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff);
+enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff); /* with their router */
 /* K and V rows for a layer, PER_TOKEN or WINDOW by layer.window. */
 enum bl_status bl_model_keep_kv(struct bl_model *, int layer);
+enum bl_status bl_model_keep_kv_everywhere(struct bl_model *);
 
-/* Graph pieces that families share. */
+/* Graph pieces that families share. They place their own nodes; what follows bl_build_attention belongs to its ATTN,
+ * what follows the others to FFN, unless bl_graph_at says otherwise. */
 bl_val bl_build_linear(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
 bl_val bl_build_norm(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
+bl_val bl_build_embed(const struct bl_model *, struct bl_graph *, const struct bl_shape *, float scale);
+struct bl_angles_attr bl_model_angles(const struct bl_model *); /* as the metadata says */
+/* Once per graph and base. Uses rope_freqs, or the long or short factors by the model's context size, where present. */
+bl_val bl_build_angles(const struct bl_model *, struct bl_graph *, const struct bl_shape *, const struct bl_angles_attr *);
 bl_val bl_build_weight(const struct bl_model *, struct bl_graph *, int32_t w);  /* 0 for -1 */
 bl_val bl_build_state(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int32_t state);
 /* q, k, v, optional per-head norms, rope, store, attend, output projection; angles 0 = no rope. */
@@ -146,6 +169,8 @@ bl_val bl_build_attention(const struct bl_model *, struct bl_graph *, const stru
                           bl_val angles, enum bl_rope_mode);
 bl_val bl_build_ffn(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
 bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+/* The decoder of most families: two norms per layer, attention, SwiGLU or experts, residuals; and the head. */
+void bl_build_decoder(const struct bl_model *, struct bl_graph *, const struct bl_shape *, enum bl_rope_mode);
 bl_val bl_build_head(const struct bl_model *, struct bl_graph *, const struct bl_shape *, bl_val x); /* sets g->result */
 
 #endif
