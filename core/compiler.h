@@ -24,6 +24,15 @@
 #error "ballast builds with gcc or clang"
 #endif
 
+/* Tells the core that it is in a loop that waits for another thread. */
+#if defined(__x86_64__) || defined(__i386__)
+#define BL_PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define BL_PAUSE() __asm__ volatile("yield")
+#else
+#define BL_PAUSE() ((void)0)
+#endif
+
 #if defined(__SANITIZE_ADDRESS__)
 #define BL_ASAN 1
 #elif defined(__has_feature)

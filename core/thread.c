@@ -1,2 +1,251 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "thread.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* Waits inside a step are mostly shorter than this; a sleep and its wake cost 25 to 50 us. */
+    SPIN_NS = 150000,
+    /* Pauses before the first sched_yield, about 2 us: long enough for evenly shared work, short enough that a
+     * thread which shares its core with the one it waits for gives way before much is lost. */
+    PAUSES_FIRST = 64,
+    PAUSES_NEXT = 16
+};
+
+uint64_t bl_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- counter ---- */
+
+static bool reached(uint32_t value, uint32_t at_least)
+{
+    return (int32_t)(value - at_least) >= 0;
+}
+
+uint32_t bl_counter_get(const struct bl_counter *c)
+{
+    return atomic_load_explicit(&c->value, memory_order_acquire);
+}
+
+static void futex_wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleeps while *word == seen, at most until the deadline (UINT64_MAX: for ever). May return early. */
+static void futex_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
+{
+    struct timespec left, *limit = NULL;
+    if (deadline != UINT64_MAX) {
+        const uint64_t now = bl_now_ns(), ns = deadline > now ? deadline - now : 0;
+        left.tv_sec = (time_t)(ns / 1000000000u);
+        left.tv_nsec = (long)(ns % 1000000000u);
+        limit = &left;
+    }
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, limit, NULL, 0);
+}
+
+void bl_counter_set(struct bl_counter *c, uint32_t value)
+{
+    /* Value before sleepers here, sleepers before value in the waiter, both sequentially consistent: one of the two
+     * sees the other's store. */
+    atomic_store(&c->value, value);
+    if (atomic_load(&c->sleepers))
+        futex_wake_all(&c->value);
+}
+
+static bool pause_until(const struct bl_counter *c, uint32_t at_least, unsigned pauses)
+{
+    for (unsigned i = 0; i < pauses; i++) {
+        if (reached(bl_counter_get(c), at_least))
+            return true;
+        BL_PAUSE();
+    }
+    return false;
+}
+
+static bool spin_until(const struct bl_counter *c, uint32_t at_least, uint64_t spin_ns)
+{
+    if (pause_until(c, at_least, PAUSES_FIRST))
+        return true;
+    for (const uint64_t start = bl_now_ns(); bl_now_ns() - start < spin_ns;) {
+        sched_yield();
+        if (pause_until(c, at_least, PAUSES_NEXT))
+            return true;
+    }
+    return false;
+}
+
+bool bl_counter_wait(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns)
+{
+    if (reached(bl_counter_get(c), at_least))
+        return true;
+    const uint64_t now = bl_now_ns();
+    const uint64_t deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+    if (spin_until(c, at_least, spin_ns < timeout_ns ? spin_ns : timeout_ns))
+        return true;
+    atomic_fetch_add(&c->sleepers, 1);
+    uint32_t seen = atomic_load(&c->value);
+    while (!reached(seen, at_least) && (deadline == UINT64_MAX || bl_now_ns() < deadline)) {
+        futex_sleep(&c->value, seen, deadline);
+        seen = atomic_load(&c->value);
+    }
+    atomic_fetch_sub(&c->sleepers, 1);
+    return reached(seen, at_least);
+}
+
+/* ---- pool ---- */
+
+struct worker {
+    struct bl_pool *pool;
+    pthread_t thread;
+    uint32_t index; /* 1 ... n - 1 */
+    int cpu;        /* -1: anywhere */
+};
+
+/* What different threads write lies on different cache lines. */
+struct bl_pool {
+    struct bl_counter job BL_ALIGNED(64); /* number of the job to run */
+    bl_pool_fn *fn;                       /* of that job; NULL = leave */
+    void *arg;
+    uint32_t n_job;                       /* threads that take part */
+    struct bl_counter done BL_ALIGNED(64);
+    _Atomic uint32_t busy;                /* workers still in the job */
+    struct bl_counter met BL_ALIGNED(64); /* meetings of the barrier */
+    _Atomic uint32_t arrived BL_ALIGNED(64);
+    _Atomic uint64_t barriers BL_ALIGNED(64);
+    struct worker *worker; /* [n - 1] */
+    uint32_t n, n_started;
+};
+
+static void bind_self(int cpu)
+{
+    cpu_set_t set;
+    if (cpu < 0 || cpu >= CPU_SETSIZE)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    /* A hint: where the system forbids it, the thread runs where it may. */
+    (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+static void *worker_main(void *arg)
+{
+    const struct worker *w = arg;
+    struct bl_pool *p = w->pool;
+    bind_self(w->cpu);
+    for (uint32_t job = 1;; job++) {
+        bl_counter_wait(&p->job, job, SPIN_NS, UINT64_MAX);
+        bl_pool_fn *const fn = p->fn;
+        if (fn && w->index < p->n_job)
+            fn(p->arg, w->index, p->n_job);
+        /* Threads that sit a job out answer too: only then may its description be overwritten. */
+        if (atomic_fetch_sub(&p->busy, 1) == 1)
+            bl_counter_set(&p->done, job);
+        if (!fn)
+            return NULL;
+    }
+}
+
+static void post_job(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
+{
+    p->fn = fn;
+    p->arg = arg;
+    p->n_job = n;
+    atomic_store_explicit(&p->busy, p->n_started, memory_order_relaxed);
+    bl_counter_set(&p->job, bl_counter_get(&p->job) + 1);
+}
+
+void bl_pool_run(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
+{
+    n = n < 1 ? 1 : n > p->n ? p->n : n;
+    if (n == 1) {
+        p->n_job = 1;
+        fn(arg, 0, 1);
+        return;
+    }
+    post_job(p, n, fn, arg);
+    fn(arg, 0, n);
+    bl_counter_wait(&p->done, bl_counter_get(&p->job), SPIN_NS, UINT64_MAX);
+}
+
+void bl_pool_barrier(struct bl_pool *p)
+{
+    const uint32_t n = p->n_job;
+    if (n == 1) {
+        atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
+        return;
+    }
+    const uint32_t next = bl_counter_get(&p->met) + 1;
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 < n) {
+        bl_counter_wait(&p->met, next, SPIN_NS, UINT64_MAX);
+        return;
+    }
+    atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    bl_counter_set(&p->met, next);
+}
+
+uint64_t bl_pool_barriers(const struct bl_pool *p)
+{
+    return atomic_load_explicit(&p->barriers, memory_order_relaxed);
+}
+
+uint32_t bl_pool_threads(const struct bl_pool *p)
+{
+    return p->n;
+}
+
+enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu)
+{
+    assert(n >= 1);
+    struct bl_pool *p = aligned_alloc(64, sizeof *p);
+    if (!p)
+        return bl_fail(BL_ENOMEM, "thread pool: out of memory");
+    memset(p, 0, sizeof *p);
+    p->n = n;
+    p->n_job = 1;
+    p->worker = calloc(n, sizeof *p->worker);
+    if (!p->worker) {
+        bl_pool_destroy(p);
+        return bl_fail(BL_ENOMEM, "thread pool: out of memory for %u threads", n);
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        struct worker *w = &p->worker[i - 1];
+        *w = (struct worker){.pool = p, .index = i, .cpu = cpu ? cpu[i] : -1};
+        const int err = pthread_create(&w->thread, NULL, worker_main, w);
+        if (err) {
+            bl_pool_destroy(p);
+            return bl_fail(BL_EIO, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
+                           err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
+        }
+        p->n_started++;
+    }
+    *out = p;
+    return BL_OK;
+}
+
+void bl_pool_destroy(struct bl_pool *p)
+{
+    if (!p)
+        return;
+    if (p->n_started)
+        post_job(p, p->n_started + 1, NULL, NULL);
+    for (uint32_t i = 0; i < p->n_started; i++)
+        pthread_join(p->worker[i].thread, NULL);
+    free(p->worker);
+    free(p);
+}
