@@ -1,2 +1,259 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "engine.h"
+
+#include "log.h"
+#include "mem.h"
+#include "vocab.h"
+
+#include <stdlib.h>
+
+/* ---- memory ---- */
+
+static enum bl_status take(struct bl_engine *e, uint16_t d, enum bl_purpose purpose, uint64_t bytes,
+                           struct bl_mem *out)
+{
+    struct bl_device *dev = e->parts.device[d];
+
+    if (!bytes)
+        return BL_OK;
+    BL_TRY(dev->ops->mem_alloc(dev, bytes, d == 0, out));
+    return bl_ledger_count(&e->parts.plan.ledger, d, purpose, (int64_t)out->granted_bytes);
+}
+
+static enum bl_status take_state(struct bl_engine *e, uint16_t d)
+{
+    const struct bl_model *m = e->parts.model;
+    uint64_t *off = bl_calloc(m->n_states + 1, sizeof *off);
+    enum bl_status st;
+
+    if (!off)
+        return bl_fail(BL_ENOMEM, "out of memory for the addresses of %u states", m->n_states);
+    bl_plan_state_offsets(&e->parts.plan, m, d, off);
+    st = take(e, d, BL_MEM_STATE, e->blocks[d].state, &e->state_mem[d]);
+    for (uint32_t i = 0; !st && i < m->n_states; i++)
+        if (off[i] != BL_NO_HOME)
+            e->state_addr[i] = e->state_mem[d].addr + off[i];
+    free(off);
+    return st;
+}
+
+static enum bl_status settle_device(struct bl_engine *e, uint16_t d)
+{
+    struct bl_place *p = &e->place[d];
+    const struct bl_block_bytes *b = &e->blocks[d];
+
+    p->dev = e->parts.device[d];
+    BL_TRY(p->dev->ops->stream_open(p->dev, &p->stream));
+    BL_TRY(take(e, d, BL_MEM_COMPUTE, b->compute - b->scratch, &p->arena));
+    BL_TRY(take(e, d, BL_MEM_COMPUTE, b->scratch, &p->scratch));
+    BL_TRY(take(e, d, BL_MEM_PARAMS, b->params, &p->params));
+    return take_state(e, d);
+}
+
+static enum bl_status take_host(struct bl_engine *e)
+{
+    const struct bl_plan *p = &e->parts.plan;
+
+    BL_TRY(take(e, 0, BL_MEM_PARAMS, bl_params_bytes(p), &e->params));
+    BL_TRY(take(e, 0, BL_MEM_OUTPUT, bl_output_bytes(p, e->parts.model), &e->output));
+    return bl_ledger_count(
+        &e->parts.plan.ledger, 0, BL_MEM_HOST,
+        (int64_t)(bl_gguf_heap_bytes(e->parts.gguf) + bl_vocab_heap_bytes(e->parts.vocab)));
+}
+
+static enum bl_status allocate(struct bl_engine *e)
+{
+    uint32_t n = e->parts.machine.n_devices;
+
+    e->blocks = bl_calloc(n, sizeof *e->blocks);
+    e->place = bl_calloc(n, sizeof *e->place);
+    e->state_mem = bl_calloc(n, sizeof *e->state_mem);
+    e->state_addr = bl_calloc(e->parts.model->n_states + 1, sizeof *e->state_addr);
+    e->session = bl_calloc(e->parts.plan.max_sessions, sizeof *e->session);
+    e->out_row = bl_calloc(e->parts.plan.batch_tokens, sizeof *e->out_row);
+    if (!e->blocks || !e->place || !e->state_mem || !e->state_addr || !e->session || !e->out_row)
+        return bl_fail(BL_ENOMEM, "out of memory for an engine of %u sessions",
+                       e->parts.plan.max_sessions);
+    return BL_OK;
+}
+
+static void free_mem(struct bl_mem *m)
+{
+    if (m->dev)
+        m->dev->ops->mem_free(m);
+}
+
+void bl_engine_parts_finish(struct bl_engine_parts *p)
+{
+    for (uint32_t d = 0; p->device && d < p->machine.n_devices; d++)
+        if (p->device[d])
+            p->device[d]->ops->close(p->device[d]);
+    free(p->device);
+    bl_plan_finish(&p->plan);
+    bl_machine_finish(&p->machine);
+    bl_vocab_close(p->vocab);
+    bl_model_close(p->model);
+    bl_gguf_close(p->gguf);
+    *p = (struct bl_engine_parts){0};
+}
+
+void bl_close(struct bl_engine *e)
+{
+    if (!e)
+        return;
+    for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++)
+        if (e->kept[i].program) {
+            bl_program_finish(e->kept[i].program);
+            free(e->kept[i].program);
+        }
+    bl_sched_finish(&e->sched);
+    free_mem(&e->params);
+    free_mem(&e->output);
+    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++) {
+        struct bl_place *p = &e->place[d];
+        if (p->stream)
+            p->dev->ops->stream_close(p->stream);
+        free_mem(&p->arena);
+        free_mem(&p->scratch);
+        free_mem(&p->params);
+        free_mem(&e->state_mem[d]);
+    }
+    bl_weights_finish(&e->weights);
+    free(e->blocks);
+    free(e->place);
+    free(e->state_mem);
+    free(e->state_addr);
+    free(e->session);
+    free(e->out_row);
+    bl_engine_parts_finish(&e->parts);
+    free(e);
+}
+
+static void say(void *arg, const char *text)
+{
+    (void)arg;
+    bl_info("plan: %s", text);
+}
+
+enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *parts,
+                                const struct bl_options *opt)
+{
+    struct bl_engine *e = bl_calloc(1, sizeof *e);
+    enum bl_status st;
+
+    if (!e) {
+        bl_engine_parts_finish(parts);
+        return bl_fail(BL_ENOMEM, "out of memory for an engine");
+    }
+    e->parts = *parts;
+    *parts = (struct bl_engine_parts){0};
+    bl_plan_print(&e->parts.plan, e->parts.model, &e->parts.machine, say, NULL);
+    st = allocate(e);
+    if (!st)
+        st = bl_plan_memory(&e->parts.plan, e->parts.model, &e->parts.machine, e->blocks);
+    for (uint16_t d = 0; !st && d < e->parts.machine.n_devices; d++)
+        if (e->parts.device[d])
+            st = settle_device(e, d);
+    if (!st)
+        st = take_host(e);
+    if (!st)
+        st = bl_weights_load(&e->weights, e->parts.model, &e->parts.plan, e->blocks,
+                             e->parts.device, e->parts.machine.n_devices, opt);
+    if (st) {
+        bl_close(e);
+        return st;
+    }
+    *out = e;
+    return BL_OK;
+}
+
+/* ---- programs ---- */
+
+static enum bl_status make_program(struct bl_engine *e, const struct bl_shape *shape,
+                                   struct bl_program **out)
+{
+    struct bl_binding b = {e->place, e->weights.addr, e->weights.expert_table, e->state_addr};
+    struct bl_program *p = bl_calloc(1, sizeof *p);
+    enum bl_status st;
+
+    if (!p)
+        return bl_fail(BL_ENOMEM, "out of memory for a program");
+    st = bl_program_lower(p, e->parts.model, &e->parts.plan, &e->parts.machine, shape);
+#ifndef NDEBUG
+    if (!st)
+        st = bl_program_verify(p);
+#endif
+    if (!st)
+        st = bl_program_bind(p, &b);
+    if (st) {
+        bl_program_finish(p);
+        free(p);
+        return st;
+    }
+    *out = p;
+    return BL_OK;
+}
+
+static bool same_shape(const struct bl_shape *a, const struct bl_shape *b)
+{
+    return a->n_tok == b->n_tok && a->n_out == b->n_out;
+}
+
+enum bl_status bl_engine_program(struct bl_engine *e, const struct bl_shape *shape,
+                                 const struct bl_program **out)
+{
+    struct bl_kept_program *slot = &e->kept[0];
+
+    for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++) {
+        struct bl_kept_program *k = &e->kept[i];
+        if (k->program && same_shape(&k->program->shape, shape)) {
+            k->last_used = ++e->n_steps;
+            *out = k->program;
+            return BL_OK;
+        }
+        if (k->last_used < slot->last_used)
+            slot = k;
+    }
+    struct bl_program *made;
+    BL_TRY(make_program(e, shape, &made));
+    int64_t bytes = (int64_t)bl_program_heap_bytes(made);
+    if (slot->program) {
+        bytes -= (int64_t)bl_program_heap_bytes(slot->program);
+        bl_program_finish(slot->program);
+        free(slot->program);
+    }
+    *slot = (struct bl_kept_program){made, ++e->n_steps};
+    *out = made;
+    return bl_ledger_count(&e->parts.plan.ledger, 0, BL_MEM_HOST, bytes);
+}
+
+/* ---- what the outside asks ---- */
+
+const struct bl_vocab *bl_engine_vocab(const struct bl_engine *e)
+{
+    return e->parts.vocab;
+}
+
+uint32_t bl_engine_n_vocab(const struct bl_engine *e)
+{
+    return e->parts.model->hp.n_vocab;
+}
+
+uint64_t bl_engine_ctx(const struct bl_engine *e)
+{
+    return e->parts.plan.ctx_tokens;
+}
+
+uint32_t bl_engine_memory(const struct bl_engine *e, uint32_t i, struct bl_memory_line *out)
+{
+    const struct bl_ledger *l = &e->parts.plan.ledger;
+
+    if (i < l->n)
+        *out = (struct bl_memory_line){
+            .device = e->parts.machine.device[l->line[i].device].id,
+            .purpose = bl_purpose_name(l->line[i].purpose),
+            .planned_bytes = l->line[i].planned_bytes,
+            .measured_bytes = l->line[i].measured_bytes,
+        };
+    return l->n;
+}

@@ -1,2 +1,297 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "plan.h"
+
+#include "args.h"
+#include "mem.h"
+#include "program.h"
+#include "vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { BLOCK_ALIGN = 64 }; /* of tensors and states inside their blocks: a cache line, a vector */
+
+enum bl_status bl_plan_init(struct bl_plan *p, const struct bl_model *m)
+{
+    *p = (struct bl_plan){.n_layers = m->hp.n_layer};
+    p->slot = bl_calloc((size_t)(m->hp.n_layer + 1) * BL_N_PARTS, sizeof *p->slot);
+    return p->slot ? BL_OK : bl_fail(BL_ENOMEM, "out of memory for the plan's table");
+}
+
+void bl_plan_finish(struct bl_plan *p)
+{
+    free(p->slot);
+    bl_ledger_finish(&p->ledger);
+    *p = (struct bl_plan){0};
+}
+
+bool bl_plan_uses(const struct bl_plan *p, uint16_t device)
+{
+    for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
+        if (p->slot[i] == device)
+            return true;
+    return false;
+}
+
+enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
+                             const struct bl_machine *machine)
+{
+    if (p->n_layers != m->hp.n_layer)
+        return bl_fail(BL_EINVAL, "the plan is for %u layers, the model has %u", p->n_layers,
+                       m->hp.n_layer);
+    for (uint32_t l = 0; l <= p->n_layers; l++)
+        for (unsigned part = 0; part < BL_N_PARTS; part++)
+            if (p->slot[l * BL_N_PARTS + part] >= machine->n_devices)
+                return bl_fail(BL_EINVAL, "plan: layer %u %s is on device %u, the machine has %u",
+                               l, bl_part_name(part), p->slot[l * BL_N_PARTS + part],
+                               machine->n_devices);
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        if (bl_plan_device(p, (int)l, BL_PART_STATE) != bl_plan_device(p, (int)l, BL_PART_ATTN))
+            return bl_fail(BL_EUNSUPPORTED,
+                           "plan: layer %u keeps its state apart from its attention", l);
+    return BL_OK;
+}
+
+/* ---- buckets ---- */
+
+static uint32_t pow2_at_least(uint32_t n, uint32_t most)
+{
+    uint32_t b = 1;
+    while (b < n && b < most)
+        b *= 2;
+    return b < most ? b : most;
+}
+
+static uint32_t out_most(const struct bl_plan *p, uint32_t n_tok)
+{
+    return p->out_tokens < n_tok ? p->out_tokens : n_tok;
+}
+
+struct bl_shape bl_plan_bucket(const struct bl_plan *p, uint32_t n_tok, uint32_t n_out)
+{
+    uint32_t tok = pow2_at_least(n_tok, p->ubatch_tokens);
+    return (struct bl_shape){.n_tok = tok,
+                             .n_out = n_out <= 1 ? n_out : out_most(p, tok),
+                             .max_sequences = p->max_sessions,
+                             .ubatch_tokens = p->ubatch_tokens,
+                             .ctx_tokens = p->ctx_tokens};
+}
+
+enum bl_status bl_plan_buckets(const struct bl_plan *p,
+                               enum bl_status (*fn)(void *arg, const struct bl_shape *), void *arg)
+{
+    for (uint32_t tok = 1;; tok = pow2_at_least(tok + 1, p->ubatch_tokens)) {
+        for (uint32_t out = 0; out < 3; out++) {
+            if (out == 2 && out_most(p, tok) < 2)
+                break;
+            struct bl_shape s = bl_plan_bucket(p, tok, out);
+            BL_TRY(fn(arg, &s));
+        }
+        if (tok >= p->ubatch_tokens)
+            return BL_OK;
+    }
+}
+
+/* ---- memory ---- */
+
+uint64_t bl_params_bytes(const struct bl_plan *p)
+{
+    return bl_align_up(sizeof(struct bl_params) +
+                           4 * sizeof(uint32_t) * (uint64_t)p->ubatch_tokens +
+                           sizeof(struct bl_seq_params) * (uint64_t)p->max_sessions,
+                       BLOCK_ALIGN);
+}
+
+uint64_t bl_output_bytes(const struct bl_plan *p, const struct bl_model *m)
+{
+    return (uint64_t)p->out_tokens * m->hp.n_vocab * sizeof(float);
+}
+
+uint64_t bl_plan_tensor_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                                uint64_t *off)
+{
+    uint32_t n = bl_gguf_n_tensors(m->gguf);
+    uint64_t end = 0;
+
+    for (uint32_t t = 0; t < n; t++)
+        off[t] = BL_NO_HOME;
+    for (uint32_t i = 0; i < m->n_weights; i++) {
+        const struct bl_weight *w = &m->weight[i];
+        if (bl_plan_device(p, w->layer, w->part) == device)
+            off[w->tensor] = 0;
+    }
+    for (uint32_t t = 0; t < n; t++) /* file order: reading it is one sweep */
+        if (off[t] == 0) {
+            off[t] = end;
+            end = bl_align_up(end + bl_gguf_tensor(m->gguf, t)->bytes, BLOCK_ALIGN);
+        }
+    return end;
+}
+
+uint64_t bl_plan_state_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                               uint64_t *off)
+{
+    struct bl_shape s = bl_plan_bucket(p, p->ubatch_tokens, 1);
+    uint64_t end = 0;
+
+    for (uint32_t i = 0; i < m->n_states; i++) {
+        off[i] = BL_NO_HOME;
+        if (bl_plan_device(p, m->state[i].layer, BL_PART_STATE) != device)
+            continue;
+        off[i] = end;
+        end = bl_align_up(end + bl_state_bytes(&m->state[i], &s), BLOCK_ALIGN);
+    }
+    return end;
+}
+
+struct sizing {
+    const struct bl_plan *plan;
+    const struct bl_model *model;
+    const struct bl_machine *machine;
+    struct bl_block_bytes *blocks;
+    uint64_t *arena;
+    uint64_t program_heap;
+};
+
+static enum bl_status size_program(void *arg, const struct bl_shape *shape)
+{
+    struct sizing *z = arg;
+    struct bl_program prog = {0};
+    enum bl_status st = bl_program_lower(&prog, z->model, z->plan, z->machine, shape);
+
+    for (uint32_t d = 0; !st && d < z->machine->n_devices; d++) {
+        if (prog.arena_bytes[d] > z->arena[d])
+            z->arena[d] = prog.arena_bytes[d];
+        if (prog.scratch_bytes[d] > z->blocks[d].scratch)
+            z->blocks[d].scratch = prog.scratch_bytes[d];
+    }
+    uint64_t heap = bl_program_heap_bytes(&prog);
+    if (!st && heap > z->program_heap)
+        z->program_heap = heap;
+    bl_program_finish(&prog);
+    return st;
+}
+
+/* Whole files are mapped, those only that hold a tensor of the device. */
+static uint64_t mapped_bytes(const struct bl_model *m, const uint64_t *off)
+{
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < bl_gguf_n_shards(m->gguf); s++)
+        for (uint32_t t = 0; t < bl_gguf_n_tensors(m->gguf); t++)
+            if (off[t] != BL_NO_HOME && bl_gguf_tensor(m->gguf, t)->shard == s) {
+                sum += bl_gguf_shard_bytes(m->gguf, s);
+                break;
+            }
+    return sum;
+}
+
+static void size_weights(const struct sizing *z, uint16_t d, uint64_t *off)
+{
+    struct bl_block_bytes *b = &z->blocks[d];
+    uint64_t bytes = bl_plan_tensor_offsets(z->plan, z->model, d, off);
+
+    if (z->plan->mmap && z->machine->device[d].caps.import_host)
+        b->mapped = mapped_bytes(z->model, off);
+    else
+        b->weights = bytes;
+    for (uint32_t i = 0; i < z->model->n_weights; i++) {
+        const struct bl_weight *w = &z->model->weight[i];
+        if (bl_weight_has_table(w) && bl_plan_device(z->plan, w->layer, w->part) == d)
+            b->tables += sizeof(uint64_t) * w->ne[2];
+    }
+}
+
+static uint64_t granted(const struct sizing *z, uint16_t d, uint64_t bytes)
+{
+    return bytes ? bl_align_up(bytes, z->machine->device[d].caps.granule_bytes) : 0;
+}
+
+static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uint16_t d)
+{
+    const struct bl_block_bytes *b = &z->blocks[d];
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_WEIGHTS, granted(z, d, b->weights) + b->mapped));
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STATE, granted(z, d, b->state)));
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_COMPUTE,
+                          granted(z, d, b->compute - b->scratch) + granted(z, d, b->scratch)));
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_PARAMS,
+                          granted(z, d, b->params) + granted(z, d, b->tables)));
+    if (d != 0)
+        return BL_OK;
+    BL_TRY(bl_ledger_plan(&p->ledger, 0, BL_MEM_PARAMS, granted(z, 0, bl_params_bytes(p))));
+    BL_TRY(
+        bl_ledger_plan(&p->ledger, 0, BL_MEM_OUTPUT, granted(z, 0, bl_output_bytes(p, z->model))));
+    return bl_ledger_plan(&p->ledger, 0, BL_MEM_HOST,
+                          bl_gguf_heap_bytes(z->model->gguf) + bl_vocab_plan_bytes(z->model->gguf) +
+                              BL_PROGRAM_CAP * z->program_heap);
+}
+
+enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,
+                              const struct bl_machine *machine, struct bl_block_bytes *blocks)
+{
+    struct sizing z = {p, m, machine, blocks, NULL, 0};
+    uint32_t n_off =
+        bl_gguf_n_tensors(m->gguf) > m->n_states ? bl_gguf_n_tensors(m->gguf) : m->n_states;
+    uint64_t *off = bl_calloc(n_off + 1, sizeof *off);
+    enum bl_status st = BL_ENOMEM;
+
+    memset(blocks, 0, machine->n_devices * sizeof *blocks);
+    bl_ledger_finish(&p->ledger);
+    z.arena = bl_calloc(machine->n_devices, sizeof *z.arena);
+    if (!off || !z.arena) {
+        bl_fail(st, "out of memory while sizing the plan");
+        goto out;
+    }
+    if ((st = bl_plan_buckets(p, size_program, &z)))
+        goto out;
+    for (uint16_t d = 0; d < machine->n_devices; d++) {
+        if (!bl_plan_uses(p, d))
+            continue;
+        blocks[d].compute = z.arena[d] + blocks[d].scratch;
+        blocks[d].params = bl_params_bytes(p);
+        blocks[d].state = bl_plan_state_offsets(p, m, d, off);
+        size_weights(&z, d, off);
+        if ((st = fill_ledger(p, &z, d)))
+            goto out;
+    }
+out:
+    free(z.arena);
+    free(off);
+    return st;
+}
+
+/* ---- print ---- */
+
+static void print_run(const struct bl_plan *p, const struct bl_machine *machine, uint32_t first,
+                      uint32_t last, void (*line)(void *, const char *), void *arg)
+{
+    char text[256];
+    int n = snprintf(text, sizeof text, "layers %u-%u", first, last);
+
+    for (unsigned part = BL_PART_ATTN; part <= BL_PART_EXPERTS && n > 0 && (size_t)n < sizeof text;
+         part++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "  %s %s", bl_part_name(part),
+                      machine->device[bl_plan_device(p, (int)first, part)].id);
+    line(arg, text);
+}
+
+void bl_plan_print(const struct bl_plan *p, const struct bl_model *m,
+                   const struct bl_machine *machine, void (*line)(void *arg, const char *text),
+                   void *arg)
+{
+    char text[256];
+    uint32_t first = 0;
+
+    snprintf(text, sizeof text, "%s  context %llu  ubatch %u", m->family->arch,
+             (unsigned long long)p->ctx_tokens, p->ubatch_tokens);
+    line(arg, text);
+    for (uint32_t l = 1; l <= p->n_layers; l++)
+        if (l == p->n_layers || memcmp(&p->slot[l * BL_N_PARTS], &p->slot[first * BL_N_PARTS],
+                                       BL_N_PARTS * sizeof *p->slot)) {
+            print_run(p, machine, first, l - 1, line, arg);
+            first = l;
+        }
+    snprintf(text, sizeof text, "embed %s  head %s",
+             machine->device[bl_plan_device(p, -1, BL_PART_EMBED)].id,
+             machine->device[bl_plan_device(p, -1, BL_PART_HEAD)].id);
+    line(arg, text);
+}

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* plan.h — where every part of every layer lives: data, check, print.
+/* plan.h — where every part of every layer lives: data, memory arithmetic, check, print.
  *
- * Purpose   a short table keyed by (layer, part); the scheduler executes it without knowing who made it.
- * Ownership the plan owns its table.
+ * Purpose   a short table keyed by (layer, part); the engine executes it without knowing who made it. The memory of a
+ *           plan is computed here, once, for planner and engine alike.
+ * Ownership the plan owns its table and ledger.
  * Units     tokens, bytes.
- * Errors    check: BL_EINVAL with the slot that is wrong; BL_ENOFIT with device, need and room.
+ * Errors    check: BL_EINVAL with the slot that is wrong. memory: what lowering reports.
  * Threads   read-only once made.
  */
 #ifndef BL_PLAN_H
@@ -18,22 +19,49 @@ struct bl_plan {
     uint32_t n_layers;
     uint16_t *slot;              /* device of [n_layers + 1][BL_N_PARTS]; the last row: embed and head */
     uint64_t ctx_tokens;
-    uint32_t ubatch_tokens, out_tokens, max_sequences;
+    uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;
     bool mmap;                   /* weights used where the file is mapped, on devices that can */
     struct bl_ledger ledger;     /* planned column filled by bl_plan_memory */
 };
+
 enum bl_status bl_plan_init(struct bl_plan *, const struct bl_model *); /* all on device 0 */
 void bl_plan_finish(struct bl_plan *);                                  /* zeroed is fine */
-static inline uint16_t bl_plan_device(const struct bl_plan *p, int layer, enum bl_part part)
+static inline uint16_t bl_plan_device(const struct bl_plan *p, int layer, unsigned part)
 {
     return p->slot[(layer < 0 ? p->n_layers : (uint32_t)layer) * BL_N_PARTS + part];
 }
-static inline struct bl_shape bl_plan_shape(const struct bl_plan *p, uint32_t n_tok, uint32_t n_out)
-{
-    return (struct bl_shape){n_tok, n_out, p->max_sequences, p->ubatch_tokens, p->ctx_tokens};
-}
+bool bl_plan_uses(const struct bl_plan *, uint16_t device);
 enum bl_status bl_plan_check(const struct bl_plan *, const struct bl_model *, const struct bl_machine *);
-void bl_plan_print(const struct bl_plan *, const struct bl_model *, const struct bl_machine *,
-                   void (*line)(void *arg, const char *text), void *arg);
+
+/* Steps come in buckets: the legal shapes are the powers of two up to ubatch (and ubatch itself) with 0, 1 or as many
+ * logits as fit. bl_plan_bucket rounds a step up to one; bl_plan_buckets calls fn for each until it fails. */
+struct bl_shape bl_plan_bucket(const struct bl_plan *, uint32_t n_tok, uint32_t n_out);
+enum bl_status bl_plan_buckets(const struct bl_plan *,
+                               enum bl_status (*fn)(void *arg, const struct bl_shape *), void *arg);
+
+/* Sizes of the blocks that the engine takes per device; the ledger is filled from the same numbers. */
+struct bl_block_bytes {
+    uint64_t weights;  /* read into one block; 0 where the file is used as mapped */
+    uint64_t mapped;   /* bytes of mapped files */
+    uint64_t tables;   /* addresses of experts */
+    uint64_t state;
+    uint64_t compute;  /* activations, then kernel scratch */
+    uint64_t scratch;  /* of it */
+    uint64_t params;
+};
+/* Expert matrices are reached through a table of addresses, one per expert. */
+static inline bool bl_weight_has_table(const struct bl_weight *w)
+{
+    return w->part == BL_PART_EXPERTS && w->ne[2] > 1;
+}
+uint64_t bl_params_bytes(const struct bl_plan *);
+uint64_t bl_output_bytes(const struct bl_plan *, const struct bl_model *);
+/* Offsets inside the blocks: of each tensor (UINT64_MAX: not used by the model) and of each state. */
+uint64_t bl_plan_tensor_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
+uint64_t bl_plan_state_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
+/* blocks: [n_devices], filled. */
+enum bl_status bl_plan_memory(struct bl_plan *, const struct bl_model *, const struct bl_machine *,
+                              struct bl_block_bytes *blocks);
+enum { BL_PROGRAM_CAP = 16 }; /* programs kept by an engine */
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* sched.h — runs a program: walks its flat step array; nothing is decided or allocated.
  *
- * Purpose   enqueue every step, then wait for the last point of the device that holds the result.
- * Ownership borrows everything.
- * Units     nanoseconds.
- * Errors    the first enqueue failure, or the sticky error of a stream; BL_ETIMEDOUT names the step.
+ * Purpose   enqueue every step, copy the result's rows out, wait for all devices of the program.
+ * Ownership borrows everything; keeps a table of points between runs.
+ * Units     bytes, nanoseconds.
+ * Errors    the first enqueue failure, or the sticky error of a stream; BL_ETIMEDOUT names the device.
  * Threads   submitting thread.
  */
 #ifndef BL_SCHED_H
@@ -13,12 +13,17 @@
 #include "program.h"
 
 struct bl_sched {
-    struct bl_point *point; /* [cap]: points of the running program's signals */
+    struct bl_point *point; /* of the running program's signals */
     uint32_t cap;
 };
-enum bl_status bl_sched_reserve(struct bl_sched *, uint32_t n_signals);
-void bl_sched_finish(struct bl_sched *);
-enum bl_status bl_sched_run(struct bl_sched *, const struct bl_program *, struct bl_place *, const struct bl_mem *params,
+struct bl_step_io {
+    const struct bl_mem *params; /* host block, copied to every device first */
+    size_t params_bytes;
+    const struct bl_mem *out;    /* host memory for the result; bytes 0: not wanted */
+    size_t out_off, out_bytes;
+};
+enum bl_status bl_sched_run(struct bl_sched *, const struct bl_program *, struct bl_place *, const struct bl_step_io *,
                             uint64_t timeout_ns);
+void bl_sched_finish(struct bl_sched *);
 
 #endif

@@ -1,2 +1,71 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+/* The composition root: file, model, machine, plan, devices, engine. */
+#include "planner.h"
+
+#include "backends.h"
+#include "engine.h"
+#include "log.h"
+#include "mem.h"
+#include "vocab.h"
+
+static enum bl_status kv_type(const char *flag, const char *name, const struct bl_options *opt,
+                              uint8_t *out)
+{
+    enum bl_dtype t = opt->exact ? BL_F32 : BL_F16;
+
+    if (name)
+        BL_TRY(bl_dtype_by_name(name, &t));
+    if (!bl_dtype_can_encode(t) || bl_dtypes[t].act == BL_ACT_NONE)
+        return bl_fail(BL_EINVAL, "%s %s: a KV cache can be f32, f16, bf16, q8_0 or q4_0", flag,
+                       name);
+    *out = (uint8_t)t;
+    return BL_OK;
+}
+
+static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
+                                 const struct bl_options *opt)
+{
+    struct bl_model_options mo = {.ctx_tokens = opt->ctx_tokens};
+
+    BL_TRY(kv_type("-ctk", opt->type_k, opt, &mo.type_k));
+    BL_TRY(kv_type("-ctv", opt->type_v, opt, &mo.type_v));
+    BL_TRY(bl_gguf_open(&p->gguf, path));
+    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    if (p->model->opt.ctx_tokens > p->model->hp.n_ctx_train)
+        bl_warn("context of %llu tokens; the model was trained for %u",
+                (unsigned long long)p->model->opt.ctx_tokens, p->model->hp.n_ctx_train);
+    enum bl_status st = bl_vocab_open(&p->vocab, p->gguf);
+    if (st == BL_EUNAVAILABLE) {
+        bl_warn("%s", bl_error());
+        return BL_OK;
+    }
+    return st;
+}
+
+static enum bl_status open_devices(struct bl_engine_parts *p)
+{
+    p->device = bl_calloc(p->machine.n_devices, sizeof *p->device);
+    if (!p->device)
+        return bl_fail(BL_ENOMEM, "out of memory for %u devices", p->machine.n_devices);
+    for (uint16_t d = 0; d < p->machine.n_devices; d++) {
+        const struct bl_machine_device *md = &p->machine.device[d];
+        if (bl_plan_uses(&p->plan, d) || d == 0)
+            BL_TRY(md->backend->open(md->index, &md->config, &p->device[d]));
+    }
+    return BL_OK;
+}
+
+enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *opt)
+{
+    static const struct bl_options defaults;
+    struct bl_engine_parts p = {0};
+    enum bl_status st;
+
+    opt = opt ? opt : &defaults;
+    if ((st = open_model(&p, gguf_path, opt)) || (st = bl_machine_probe(&p.machine, opt)) ||
+        (st = bl_plan_make(&p.plan, p.model, &p.machine, opt)) || (st = open_devices(&p))) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
+}

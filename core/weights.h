@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* weights.h — brings a model's tensors to where the plan wants them.
+ *
+ * Purpose   maps or reads tensors, builds the tables of expert addresses, reports progress.
+ * Ownership owns the memory it takes; the mapping belongs to the GGUF file.
+ * Units     bytes.
+ * Errors    BL_EIO, BL_ENOMEM, BL_EDEVICE; mlock that fails is a warning.
+ * Threads   submitting thread.
+ */
+#ifndef BL_WEIGHTS_H
+#define BL_WEIGHTS_H
+
+#include "plan.h"
+
+struct bl_weights {
+    uint64_t *addr;          /* [n_weights] first row */
+    uint64_t *expert_table;  /* [n_weights] table of experts, 0: none */
+    struct bl_mem *block;    /* [n_devices] tensors read into memory */
+    struct bl_mem *table;    /* [n_devices] */
+    struct bl_mem *import;   /* [n_shards] imported mappings */
+    uint32_t n_devices, n_shards;
+};
+enum bl_status bl_weights_load(struct bl_weights *, const struct bl_model *, struct bl_plan *,
+                               const struct bl_block_bytes *, struct bl_device *const *device, uint32_t n_devices,
+                               const struct bl_options *);
+void bl_weights_finish(struct bl_weights *); /* zeroed is fine */
+
+#endif

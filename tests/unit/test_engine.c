@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/* The engine over real tiny models: sessions, batches, memory, and plans over two devices against
+ * one. */
+#include "support.h"
+
+#include "backends.h"
+#include "engine.h"
+#include "mem.h"
+#include "planner.h"
+#include "vocab.h"
+
+#include <math.h>
+
+#define MODELS BL_TEST_DATA "/reference/models/"
+enum { N_PROMPT = 24 };
+
+static const int32_t prompt[N_PROMPT] = {270, 322, 89,  12, 300, 7,   45,  101, 270, 33, 8,  61,
+                                         240, 199, 350, 2,  77,  123, 311, 90,  14,  5,  66, 210};
+
+static struct bl_options small(void)
+{
+    return (struct bl_options){.ctx_tokens = 128,
+                               .batch_tokens = 64,
+                               .ubatch_tokens = 16,
+                               .out_tokens = 64,
+                               .threads = 2,
+                               .max_sessions = 3,
+                               .exact = true};
+}
+
+static struct bl_engine *opened(const char *name, const struct bl_options *opt)
+{
+    struct bl_engine *e;
+    char path[512];
+
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    if (bl_open(&e, path, opt))
+        fail_msg("%s: %s", name, bl_error());
+    return e;
+}
+
+static enum bl_status feed(struct bl_engine *e, struct bl_session *s, const int32_t *ids,
+                           uint32_t n)
+{
+    struct bl_session *of[N_PROMPT];
+    uint8_t want[N_PROMPT];
+
+    for (uint32_t i = 0; i < n; i++) {
+        of[i] = s;
+        want[i] = 1;
+    }
+    return bl_decode(e, &(struct bl_batch){n, ids, of, want});
+}
+
+static double nmse(const float *x, const float *y, uint32_t n)
+{
+    double err = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        err += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        sum += (double)y[i] * y[i];
+    }
+    return err / sum;
+}
+
+/* Logits of the last prompt token, fed whole; malloc'ed. */
+static float *last_logits(struct bl_engine *e)
+{
+    struct bl_session *s;
+    size_t bytes = bl_engine_n_vocab(e) * sizeof(float);
+    float *copy = malloc(bytes);
+
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
+    memcpy(copy, bl_logits(e, N_PROMPT - 1), bytes);
+    bl_session_destroy(s);
+    return copy;
+}
+
+static void sessions_in_one_batch_do_not_mix(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    struct bl_engine *e = opened("llama-f32", &opt);
+    float *alone = last_logits(e);
+    struct bl_session *a, *b, *of[2 * N_PROMPT];
+    int32_t ids[2 * N_PROMPT];
+
+    assert_int_equal(bl_session_create(&a, e), BL_OK);
+    assert_int_equal(bl_session_create(&b, e), BL_OK);
+    assert_int_equal(feed(e, b, prompt + 3, 5), BL_OK); /* b is ahead and holds other tokens */
+    for (uint32_t i = 0; i < N_PROMPT; i++) {
+        ids[2 * i] = prompt[i];
+        ids[2 * i + 1] = prompt[N_PROMPT - 1 - i];
+        of[2 * i] = a;
+        of[2 * i + 1] = b;
+    }
+    assert_int_equal(bl_decode(e, &(struct bl_batch){2 * N_PROMPT, ids, of, NULL}), BL_OK);
+    assert_null(bl_logits(e, 0));
+    assert_non_null(bl_logits(e, 2 * N_PROMPT - 1));
+    assert_true(nmse(bl_logits(e, 2 * N_PROMPT - 2), alone, bl_engine_n_vocab(e)) < 1e-12);
+    assert_int_equal(bl_session_n_tokens(b), N_PROMPT + 5);
+    free(alone);
+    bl_session_destroy(a);
+    bl_session_destroy(b);
+    bl_close(e);
+}
+
+static void rewound_session_continues_as_if_never_fed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama-f32", "gemma3-f32"};
+    for (size_t i = 0; i < 2; i++) {
+        struct bl_options opt = small();
+        struct bl_engine *e = opened(names[i], &opt);
+        float *alone = last_logits(e);
+        struct bl_session *s;
+
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 10), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 9), BL_OK); /* wrong tokens */
+        assert_int_equal(bl_session_rewind(s, 20), BL_EINVAL);
+        assert_int_equal(bl_session_rewind(s, 10), BL_OK);
+        assert_int_equal(feed(e, s, prompt + 10, N_PROMPT - 10), BL_OK);
+        assert_true(nmse(bl_logits(e, N_PROMPT - 11), alone, bl_engine_n_vocab(e)) < 1e-12);
+        free(alone);
+        bl_session_destroy(s);
+        bl_close(e);
+    }
+}
+
+static void a_window_that_has_moved_on_refuses_to_rewind(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    struct bl_engine *e = opened("gemma3-f32", &opt);
+    struct bl_session *s;
+    uint64_t rows = 0;
+
+    for (uint32_t i = 0; i < e->parts.model->n_states; i++)
+        if (e->parts.model->state[i].law == BL_WINDOW) {
+            struct bl_shape shape = bl_plan_bucket(&e->parts.plan, 1, 1);
+            rows = bl_state_rows(&e->parts.model->state[i], &shape);
+        }
+    assert_true(rows > 0 && rows < 100);
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    while (bl_session_n_tokens(s) + N_PROMPT <= 128)
+        assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
+    assert_int_equal(bl_session_rewind(s, 5), BL_ELIMIT);
+    assert_non_null(strstr(bl_error(), "feed them again"));
+    assert_int_equal(bl_session_n_tokens(s), 120);
+    assert_int_equal(bl_session_rewind(s, 119), BL_OK);
+    assert_int_equal(bl_session_rewind(s, 0), BL_OK);
+    assert_int_equal(feed(e, s, prompt, 3), BL_OK);
+    bl_session_destroy(s);
+    bl_close(e);
+}
+
+static void bad_batches_leave_sessions_alone(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    struct bl_engine *e = opened("llama-f32", &opt);
+    struct bl_session *s, *more[3];
+    int32_t bad[] = {1, -1, 2}, big[] = {1, (int32_t)bl_engine_n_vocab(e)};
+
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    assert_int_equal(feed(e, s, bad, 3), BL_EINVAL);
+    assert_int_equal(feed(e, s, big, 2), BL_EINVAL);
+    assert_int_equal(feed(e, s, bad, 0), BL_EINVAL);
+    assert_int_equal(bl_session_n_tokens(s), 0);
+    while (bl_session_n_tokens(s) + N_PROMPT <= 128)
+        assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
+    assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_ELIMIT);
+    assert_non_null(strstr(bl_error(), "context full"));
+    assert_int_equal(bl_session_n_tokens(s), 120);
+    assert_int_equal(bl_session_create(&more[0], e), BL_OK);
+    assert_int_equal(bl_session_create(&more[1], e), BL_OK);
+    assert_int_equal(bl_session_create(&more[2], e), BL_ELIMIT);
+    bl_session_destroy(more[0]);
+    bl_session_destroy(more[1]);
+    bl_session_destroy(s);
+    bl_close(e);
+}
+
+static void planned_memory_is_what_was_taken(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama-f32", "qwen3moe-iq3", "gemma3-f32"};
+    for (size_t i = 0; i < 6; i++) {
+        struct bl_options opt = small();
+        opt.no_mmap = i >= 3;
+        struct bl_engine *e = opened(names[i % 3], &opt);
+        struct bl_memory_line line;
+
+        free(last_logits(e));
+        for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++) {
+            if (strcmp(line.purpose, "host"))
+                assert_int_equal(line.planned_bytes, line.measured_bytes);
+            else
+                assert_true(line.measured_bytes <= line.planned_bytes);
+            assert_true(line.measured_bytes > 0);
+        }
+        bl_close(e);
+    }
+}
+
+static void too_little_memory_is_refused_before_allocation(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    struct bl_model_options mo = {.ctx_tokens = 128, .type_k = BL_F16, .type_v = BL_F16};
+    struct bl_gguf *g;
+    struct bl_model *m;
+    struct bl_machine machine;
+    struct bl_plan plan;
+
+    assert_int_equal(bl_gguf_open(&g, MODELS "llama-f32.gguf"), BL_OK);
+    assert_int_equal(bl_model_open(&m, g, &mo), BL_OK);
+    assert_int_equal(bl_machine_probe(&machine, &opt), BL_OK);
+    machine.device[0].usable_bytes = 100 << 10;
+    assert_int_equal(bl_plan_make(&plan, m, &machine, &opt), BL_ENOFIT);
+    assert_non_null(strstr(bl_error(), "cpu0 needs"));
+    bl_machine_finish(&machine);
+    bl_model_close(m);
+    bl_gguf_close(g);
+}
+
+/* ---- two devices: both are this CPU, with arenas, streams and pools of their own ---- */
+
+static struct bl_engine *split_engine(const char *name, uint32_t second, bool head,
+                                      struct bl_options *opt)
+{
+    struct bl_engine_parts p = {0};
+    struct bl_model_options mo = {.ctx_tokens = 128, .type_k = BL_F32, .type_v = BL_F32};
+    struct bl_engine *e;
+    char path[512];
+
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    assert_int_equal(bl_gguf_open(&p.gguf, path), BL_OK);
+    assert_int_equal(bl_model_open(&p.model, p.gguf, &mo), BL_OK);
+    assert_int_equal(bl_machine_probe(&p.machine, opt), BL_OK);
+    p.machine.device = realloc(p.machine.device, 2 * sizeof *p.machine.device);
+    p.machine.device[1] = p.machine.device[0];
+    snprintf(p.machine.device[1].id, sizeof p.machine.device[1].id, "cpu1");
+    p.machine.n_devices = 2;
+    assert_int_equal(bl_plan_make(&p.plan, p.model, &p.machine, opt), BL_OK);
+    for (uint32_t l = 0; l < p.plan.n_layers; l++)
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            p.plan.slot[l * BL_N_PARTS + part] = second >> l & 1;
+    /* experts of the layers of device 0 on the other one */
+    for (uint32_t l = 0; l < p.plan.n_layers; l++)
+        p.plan.slot[l * BL_N_PARTS + BL_PART_EXPERTS] = 1;
+    p.plan.slot[p.plan.n_layers * BL_N_PARTS + BL_PART_HEAD] = head;
+    p.device = calloc(2, sizeof *p.device);
+    for (uint32_t d = 0; d < 2; d++) {
+        const struct bl_machine_device *md = &p.machine.device[d];
+        assert_int_equal(md->backend->open(0, &md->config, &p.device[d]), BL_OK);
+    }
+    if (bl_engine_create(&e, &p, opt))
+        fail_msg("%s", bl_error());
+    return e;
+}
+
+static void a_split_plan_equals_the_one_device_plan(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama-f32", "mixtral-f32", "qwen3moe-iq3", "gemma3-f32"};
+    for (size_t i = 0; i < 4; i++)
+        for (uint32_t second = 1; second < 4; second++) {
+            struct bl_options opt = small();
+            opt.no_mmap = second == 2;
+            struct bl_engine *one = opened(names[i], &opt),
+                             *two = split_engine(names[i], second, second & 1, &opt);
+            float *a = last_logits(one), *b = last_logits(two);
+
+            assert_true(nmse(b, a, bl_engine_n_vocab(one)) < 1e-9);
+            free(a);
+            free(b);
+            bl_close(one);
+            bl_close(two);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_in_one_batch_do_not_mix),
+        cmocka_unit_test(rewound_session_continues_as_if_never_fed),
+        cmocka_unit_test(a_window_that_has_moved_on_refuses_to_rewind),
+        cmocka_unit_test(bad_batches_leave_sessions_alone),
+        cmocka_unit_test(planned_memory_is_what_was_taken),
+        cmocka_unit_test(too_little_memory_is_refused_before_allocation),
+        cmocka_unit_test(a_split_plan_equals_the_one_device_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+/* Lowering and verifying: one device, two devices, and programs that were tampered with. */
+#include "support.h"
+
+#include "backends.h"
+#include "planner.h"
+#include "program.h"
+
+static struct bl_gguf *gguf;
+static struct bl_model *model;
+static struct bl_machine machine;
+
+static int open_model(void **state)
+{
+    (void)state;
+    struct bl_model_options mo = {.ctx_tokens = 256, .type_k = BL_F16, .type_v = BL_F16};
+    struct bl_machine_device *d = calloc(2, sizeof *d);
+
+    assert_int_equal(bl_gguf_open(&gguf, BL_TEST_DATA "/reference/models/llama-f32.gguf"), BL_OK);
+    assert_int_equal(bl_model_open(&model, gguf, &mo), BL_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(d[i].id, sizeof d[i].id, "cpu%u", i);
+        d[i].backend = bl_backend_find("cpu");
+        d[i].config = (struct bl_device_config){.threads = 2, .cpu_mask = UINT32_MAX};
+        d[i].usable_bytes = 1 << 30;
+        assert_int_equal(d[i].backend->caps(0, &d[i].config, &d[i].caps), BL_OK);
+    }
+    machine = (struct bl_machine){d, 2};
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    bl_machine_finish(&machine);
+    bl_model_close(model);
+    bl_gguf_close(gguf);
+    return 0;
+}
+
+/* Layers in `second` (a bit each) live on device 1; the head too if asked. */
+static struct bl_plan plan_for(uint32_t second, bool head)
+{
+    struct bl_plan p;
+
+    assert_int_equal(bl_plan_init(&p, model), BL_OK);
+    p.ctx_tokens = 256;
+    p.batch_tokens = p.ubatch_tokens = 64;
+    p.out_tokens = 64;
+    p.max_sessions = 2;
+    for (uint32_t l = 0; l < p.n_layers; l++)
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            p.slot[l * BL_N_PARTS + part] = second >> l & 1;
+    p.slot[p.n_layers * BL_N_PARTS + BL_PART_HEAD] = head;
+    assert_int_equal(bl_plan_check(&p, model, &machine), BL_OK);
+    return p;
+}
+
+static struct bl_program lowered(const struct bl_plan *p, uint32_t n_tok, uint32_t n_out)
+{
+    struct bl_program prog;
+    struct bl_shape s = bl_plan_bucket(p, n_tok, n_out);
+
+    assert_int_equal(bl_program_lower(&prog, model, p, &machine, &s), BL_OK);
+    return prog;
+}
+
+static void one_device_is_one_segment_without_copies(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(0, false);
+    struct bl_program prog = lowered(&p, 7, 1);
+
+    assert_int_equal(prog.shape.n_tok, 8);
+    assert_int_equal(prog.n_copies, 0);
+    assert_int_equal(prog.n_signals, 0);
+    assert_int_equal(prog.n_steps, 1);
+    assert_int_equal(prog.range[0].n, prog.graph.n_nodes);
+    assert_int_equal(prog.arena_bytes[1], 0);
+    assert_true(prog.used[0] && !prog.used[1]);
+    assert_int_equal(bl_program_verify(&prog), BL_OK);
+    bl_program_finish(&prog);
+    bl_plan_finish(&p);
+}
+
+static void arena_reuses_what_is_dead(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(0, false);
+    struct bl_program prog = lowered(&p, 64, 64);
+    uint64_t sum = 0;
+
+    for (bl_val v = 1; v < prog.graph.n_vals; v++)
+        if (prog.home[v * 2] != BL_NO_HOME)
+            sum += bl_value_bytes(&prog.graph.vals[v]);
+    assert_true(prog.arena_bytes[0] < sum / 2);
+    bl_program_finish(&prog);
+    bl_plan_finish(&p);
+}
+
+static void every_split_verifies(void **state)
+{
+    (void)state;
+    for (uint32_t second = 0; second < 1u << model->hp.n_layer; second++)
+        for (int head = 0; head < 2; head++)
+            for (uint32_t n_out = 0; n_out < 3; n_out++) {
+                struct bl_plan p = plan_for(second, head);
+                struct bl_program prog = lowered(&p, 16, n_out);
+                assert_int_equal(bl_program_verify(&prog), BL_OK);
+                if (second)
+                    assert_true(prog.n_copies > 0);
+                bl_program_finish(&prog);
+                bl_plan_finish(&p);
+            }
+}
+
+static void a_value_is_copied_once_per_device(void **state)
+{
+    (void)state;
+    struct bl_plan p =
+        plan_for(1, false); /* layer 0 elsewhere: hidden state there and back, angles there */
+    struct bl_program prog = lowered(&p, 16, 1);
+
+    for (uint32_t a = 0; a < prog.n_copies; a++)
+        for (uint32_t b = a + 1; b < prog.n_copies; b++)
+            assert_false(prog.copy[a].val == prog.copy[b].val &&
+                         prog.copy[a].to == prog.copy[b].to);
+    bl_program_finish(&prog);
+    bl_plan_finish(&p);
+}
+
+static void verify_finds_an_overlap(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(0, false);
+    struct bl_program prog = lowered(&p, 16, 1);
+
+    for (uint32_t i = 0; i < prog.graph.n_nodes; i++) {
+        const struct bl_node *n = &prog.graph.nodes[i];
+        if (n->op != BL_OP_MATMUL)
+            continue;
+        prog.home[n->dst[0] * 2] = prog.home[bl_node_src(&prog.graph, n, 1) * 2];
+        break;
+    }
+    assert_int_equal(bl_program_verify(&prog), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "step 0"));
+    bl_program_finish(&prog);
+    bl_plan_finish(&p);
+}
+
+static void verify_finds_a_missing_wait_and_copy(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(1, false);
+
+    for (enum bl_step_kind kind = BL_STEP_COPY; kind <= BL_STEP_WAIT; kind++) {
+        struct bl_program prog = lowered(&p, 16, 1);
+        uint32_t i = 0;
+        while (prog.step[i].kind != kind)
+            i++;
+        memmove(&prog.step[i], &prog.step[i + 1], (prog.n_steps - i - 1) * sizeof *prog.step);
+        prog.n_steps--;
+        assert_int_equal(bl_program_verify(&prog), BL_EINVAL);
+        bl_program_finish(&prog);
+    }
+    bl_plan_finish(&p);
+}
+
+static void buckets_cover_every_step(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(0, false);
+
+    p.ubatch_tokens = 48; /* not a power of two */
+    for (uint32_t n = 1; n <= 48; n++)
+        for (uint32_t out = 0; out <= n; out++) {
+            struct bl_shape s = bl_plan_bucket(&p, n, out);
+            assert_true(s.n_tok >= n && s.n_tok <= 48 && s.n_out >= out && s.n_out <= s.n_tok);
+            assert_true(s.n_tok < 2 * n);
+        }
+    bl_plan_finish(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_device_is_one_segment_without_copies),
+        cmocka_unit_test(arena_reuses_what_is_dead),
+        cmocka_unit_test(every_split_verifies),
+        cmocka_unit_test(a_value_is_copied_once_per_device),
+        cmocka_unit_test(verify_finds_an_overlap),
+        cmocka_unit_test(verify_finds_a_missing_wait_and_copy),
+        cmocka_unit_test(buckets_cover_every_step),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
