@@ -166,16 +166,15 @@ static uint32_t as_bits(float f)
     return bits;
 }
 
+/* Without branches, so that loops over it become vector code. */
 float bl_f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = (uint32_t)(h & 0x7fff) << 13;
-    if (rest > 0x0f800000) /* NaN: made quiet, as hardware does */
-        return as_float(sign | rest | 0x7fc00000);
-    if (rest == 0x0f800000)
-        return as_float(sign | 0x7f800000);
-    /* The exponents' biases differ by 112; a product also turns half's subnormals into normal
+    uint32_t special = rest >= 0x0f800000 ? 0x7f800000 : 0; /* infinity and NaN */
+    uint32_t quiet = rest > 0x0f800000 ? 0x00400000 : 0;    /* NaN made quiet, as hardware does */
+    /* The exponents' biases differ by 112; the product also turns half's subnormals into normal
      * floats. */
-    return as_float(sign | as_bits(as_float(rest) * 0x1p112f));
+    return as_float(sign | as_bits(as_float(rest) * 0x1p112f) | special | quiet);
 }
 
 uint16_t bl_f32_to_f16(float f)

@@ -247,7 +247,7 @@ static void unpack_q1_0(struct bl_unpacked *u, const uint8_t *b)
 {
     fill(u->scale, 8, load_f16(b));
     for (unsigned i = 0; i < 128; i++)
-        u->q[i] = b[2 + i / 8] >> i % 8 & 1 ? 1 : -1;
+        u->q[i] = (int8_t)(2 * (b[2 + i / 8] >> i % 8 & 1) - 1);
 }
 
 static void unpack_q2_0(struct bl_unpacked *u, const uint8_t *b)
