@@ -214,7 +214,7 @@ enum bl_status bl_engine_program(struct bl_engine *e, const struct bl_shape *sha
         if (k->last_used < slot->last_used)
             slot = k;
     }
-    struct bl_program *made;
+    struct bl_program *made = NULL;
     BL_TRY(make_program(e, shape, &made));
     int64_t bytes = (int64_t)bl_program_heap_bytes(made);
     if (slot->program) {

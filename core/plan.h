@@ -32,6 +32,8 @@ static inline uint16_t bl_plan_device(const struct bl_plan *p, int layer, unsign
 }
 bool bl_plan_uses(const struct bl_plan *, uint16_t device);
 enum bl_status bl_plan_check(const struct bl_plan *, const struct bl_model *, const struct bl_machine *);
+void bl_plan_print(const struct bl_plan *, const struct bl_model *, const struct bl_machine *,
+                   void (*line)(void *arg, const char *text), void *arg);
 
 /* Steps come in buckets: the legal shapes are the powers of two up to ubatch (and ubatch itself) with 0, 1 or as many
  * logits as fit. bl_plan_bucket rounds a step up to one; bl_plan_buckets calls fn for each until it fails. */
