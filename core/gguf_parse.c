@@ -12,12 +12,6 @@ enum {
     HEADER_BYTES = 24,
     MIN_KV_BYTES = 14,     /* 8 length + 1 key + 4 type + 1 value */
     MIN_TENSOR_BYTES = 33, /* 8 length + 1 name + 4 dims + 8 dim + 4 type + 8 offset */
-    MAX_KEY_BYTES = 1 << 16,
-    MAX_NAME_BYTES = 256,
-    MAX_VALUE_BYTES = 1 << 30,
-    MAX_ITEMS = 1 << 30,
-    MAX_STRINGS = 1 << 24, /* each is visited at open */
-    MAX_ALIGNMENT = 1 << 16,
     MAX_DIMS = 4
 };
 
@@ -199,8 +193,7 @@ static enum bl_status parse_header(struct cursor *c, uint32_t *n_tensors, uint32
 /* ---- metadata
  * ----------------------------------------------------------------------------------------- */
 
-/* Bytes of one element; 0 for those that have no fixed size. */
-static uint64_t fixed_bytes(uint32_t type)
+uint64_t bl_gguf_item_bytes(enum bl_value_type type)
 {
     switch (type) {
     case BL_VAL_U8:
@@ -221,6 +214,12 @@ static uint64_t fixed_bytes(uint32_t type)
     default:
         return 0;
     }
+}
+
+uint64_t bl_gguf_most_items(enum bl_value_type type)
+{
+    bool visited = type == BL_VAL_STRING || type == BL_VAL_BOOL;
+    return visited ? BL_GGUF_MAX_VISITED : BL_GGUF_MAX_ITEMS;
 }
 
 static enum bl_status take_type(struct cursor *c, const char *what, enum bl_value_type *out)
@@ -248,20 +247,20 @@ static enum bl_status skip_strings(struct cursor *c, uint64_t n)
 {
     uint64_t len;
     for (uint64_t i = 0; i < n; i++)
-        BL_TRY(skip_string(c, "string", MAX_VALUE_BYTES, &len));
+        BL_TRY(skip_string(c, "string", BL_GGUF_MAX_STRING_BYTES, &len));
     return BL_OK;
 }
 
 static enum bl_status check_items(const struct cursor *c, const struct bl_kv *kv)
 {
     bool text = kv->item == BL_VAL_STRING;
-    uint64_t most = text ? MAX_STRINGS : MAX_ITEMS;
+    uint64_t most = bl_gguf_most_items(kv->item);
     if (kv->n > most)
         return place(c, bl_fail(BL_EFORMAT,
                                 "array claims %" PRIu64 " elements at offset %" PRIu64
                                 "; the most is %" PRIu64,
                                 kv->n, c->off - 8, most));
-    return need(c, kv->n * (text ? 8 : fixed_bytes(kv->item)), "array");
+    return need(c, kv->n * (text ? 8 : bl_gguf_item_bytes(kv->item)), "array");
 }
 
 /* The elements of an array, or the one of a scalar. */
@@ -272,7 +271,7 @@ static enum bl_status take_items(struct cursor *c, struct bl_kv *kv)
     if (kv->item == BL_VAL_STRING)
         BL_TRY(skip_strings(c, kv->n));
     else
-        c->off += kv->n * fixed_bytes(kv->item);
+        c->off += kv->n * bl_gguf_item_bytes(kv->item);
     if (kv->item == BL_VAL_BOOL)
         BL_TRY(check_bools(c, start, kv->n));
     kv->data = c->base + start;
@@ -282,7 +281,7 @@ static enum bl_status take_items(struct cursor *c, struct bl_kv *kv)
 
 static enum bl_status take_kv(struct cursor *c, struct bl_arena *names, struct bl_kv *kv)
 {
-    BL_TRY(take_name(c, "key", MAX_KEY_BYTES, names, &kv->key));
+    BL_TRY(take_name(c, "key", BL_GGUF_MAX_KEY_BYTES, names, &kv->key));
     BL_TRY(take_type(c, "value type", &kv->type));
     kv->item = kv->type;
     kv->n = 1;
@@ -344,10 +343,10 @@ static enum bl_status read_alignment(const struct cursor *c, struct bl_gguf *g)
         return bl_fail(BL_EFORMAT, "%s: general.alignment has value type %d; u32 is needed",
                        c->path, (int)kv->type);
     uint32_t a = bl_load_u32(kv->data);
-    if (!a || (a & (a - 1)) || a > MAX_ALIGNMENT)
+    if (!a || (a & (a - 1)) || a > BL_GGUF_MAX_ALIGNMENT)
         return bl_fail(BL_EFORMAT,
                        "%s: general.alignment is %" PRIu32 "; a power of two up to %d is needed",
-                       c->path, a, MAX_ALIGNMENT);
+                       c->path, a, BL_GGUF_MAX_ALIGNMENT);
     g->alignment = a;
     return BL_OK;
 }
@@ -357,7 +356,6 @@ static enum bl_status read_alignment(const struct cursor *c, struct bl_gguf *g)
 
 static enum bl_status take_dims(struct cursor *c, struct bl_tensor_info *t)
 {
-    uint64_t elems = 1;
     BL_TRY(take_u32(c, "dimension count", &t->n_dims));
     if (t->n_dims < 1 || t->n_dims > MAX_DIMS)
         return place(c, bl_fail(BL_EFORMAT,
@@ -365,17 +363,8 @@ static enum bl_status take_dims(struct cursor *c, struct bl_tensor_info *t)
                                 t->n_dims, c->off - 4));
     for (uint32_t i = 0; i < MAX_DIMS; i++)
         t->ne[i] = 1;
-    for (uint32_t i = 0; i < t->n_dims; i++) {
+    for (uint32_t i = 0; i < t->n_dims; i++)
         BL_TRY(take_u64(c, "dimensions", &t->ne[i]));
-        if (!t->ne[i])
-            return place(c, bl_fail(BL_EFORMAT, "dimension %" PRIu32 " at offset %" PRIu64 " is 0",
-                                    i, c->off - 8));
-        if (!bl_size_mul(elems, t->ne[i], &elems) || elems > INT64_MAX)
-            return place(c, bl_fail(BL_EFORMAT,
-                                    "dimension %" PRIu32 " = %" PRIu64 " at offset %" PRIu64
-                                    ": more than 2^63 - 1 elements",
-                                    i, t->ne[i], c->off - 8));
-    }
     return BL_OK;
 }
 
@@ -392,31 +381,37 @@ static enum bl_status take_tensor_type(struct cursor *c, struct bl_tensor_info *
     return BL_OK;
 }
 
-static enum bl_status size_tensor(const struct cursor *c, struct bl_tensor_info *t)
+enum bl_status bl_gguf_tensor_bytes(enum bl_dtype type, const uint64_t ne[4], uint64_t *out)
 {
-    const struct bl_dtype_info *d = &bl_dtypes[t->type];
-    if (t->ne[0] % d->block_elems)
-        return place(c, bl_fail(BL_EFORMAT,
-                                "rows of %" PRIu64 " elements; type %s needs a multiple of %u",
-                                t->ne[0], d->name, d->block_elems));
-    bool fits = bl_size_mul(t->ne[0] / d->block_elems, d->block_bytes, &t->bytes);
-    for (uint32_t i = 1; i < MAX_DIMS; i++)
-        fits = fits && bl_size_mul(t->bytes, t->ne[i], &t->bytes);
-    if (!fits)
-        return place(c, bl_fail(BL_EFORMAT,
-                                "size of %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                                " elements of %s overflows 2^64 bytes",
-                                t->ne[0], t->ne[1], t->ne[2], t->ne[3], d->name));
+    const struct bl_dtype_info *d = &bl_dtypes[type];
+    uint64_t elems = 1, bytes;
+    for (uint32_t i = 0; i < MAX_DIMS; i++) {
+        if (!ne[i])
+            return bl_fail(BL_EFORMAT, "dimension %" PRIu32 " is 0", i);
+        if (!bl_size_mul(elems, ne[i], &elems) || elems > INT64_MAX)
+            return bl_fail(BL_EFORMAT,
+                           "dimension %" PRIu32 " = %" PRIu64 ": more than 2^63 - 1 elements", i,
+                           ne[i]);
+    }
+    if (ne[0] % d->block_elems)
+        return bl_fail(BL_EFORMAT, "rows of %" PRIu64 " elements; type %s needs a multiple of %u",
+                       ne[0], d->name, d->block_elems);
+    if (!bl_size_mul(elems / d->block_elems, d->block_bytes, &bytes) || bytes > INT64_MAX)
+        return bl_fail(BL_EFORMAT, "%" PRIu64 " elements of %s: more than 2^63 - 1 bytes", elems,
+                       d->name);
+    *out = bytes;
     return BL_OK;
 }
 
 /* Leaves file_off relative to the data start, which is known only after the last record. */
 static enum bl_status take_tensor(struct cursor *c, struct bl_gguf *g, struct bl_tensor_info *t)
 {
-    BL_TRY(take_name(c, "name", MAX_NAME_BYTES, &g->names, &t->name));
+    BL_TRY(take_name(c, "name", BL_GGUF_MAX_NAME_BYTES, &g->names, &t->name));
     BL_TRY(take_dims(c, t));
     BL_TRY(take_tensor_type(c, t));
-    BL_TRY(size_tensor(c, t));
+    enum bl_status st = bl_gguf_tensor_bytes(t->type, t->ne, &t->bytes);
+    if (st)
+        return place(c, st);
     BL_TRY(take_u64(c, "data offset", &t->file_off));
     if (t->file_off % g->alignment)
         return place(c, bl_fail(BL_EFORMAT,
