@@ -1,2 +1,84 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+/* main.c — the table of verbs. */
+#include "ballast.h"
+#include "common/args.h"
+#include "common/io.h"
+#include "verbs.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name, *about;
+    int (*run)(int argc, char **argv);
+} verbs[] = {
+    {"run", "continue a prompt", bl_verb_run},
+    {"info", "what is in a model file; what this processor gets", bl_verb_info},
+    {"tokenize", "text to token ids", bl_verb_tokenize},
+    {"logits", "raw model output for given token ids", bl_verb_logits},
+};
+enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
+
+static const struct bl_report report;
+
+static int show_help(void)
+{
+    struct bl_out_page page;
+    FILE *f = bl_out_page_begin(&page);
+
+    if (f) {
+        fprintf(f, "Usage: ballast VERB [options]\n\n"
+                   "Runs large language models in GGUF files.\n\nVerbs:\n");
+        for (size_t i = 0; i < N_VERBS; i++)
+            fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].about);
+        fprintf(f, "\n  -h, --help   this text; 'ballast VERB --help' for a verb's options\n"
+                   "  --version    version and commit\n\n"
+                   "Example:\n  ballast run -m model.gguf -p \"The capital of France is\" -n 32\n");
+    }
+    return bl_out_page_end(&report, &page);
+}
+
+static int show_version(void)
+{
+    struct bl_out_page page;
+    FILE *f = bl_out_page_begin(&page);
+
+    if (f)
+        fprintf(f, "ballast %s\n", bl_version());
+    return bl_out_page_end(&report, &page);
+}
+
+static int unknown_verb(const char *word)
+{
+    struct bl_nearest near;
+    const char *kind = word[0] == '-' ? "option" : "verb";
+
+    bl_nearest_begin(&near, word);
+    for (size_t i = 0; i < N_VERBS; i++)
+        bl_nearest_offer(&near, verbs[i].name, strlen(verbs[i].name));
+    bl_nearest_offer(&near, "--version", strlen("--version"));
+    bl_nearest_offer(&near, "--help", strlen("--help"));
+    if (near.best[0])
+        bl_report_error(&report, "unknown %s '%s'; the nearest is '%s'; see 'ballast --help'", kind,
+                        word, near.best);
+    else
+        bl_report_error(&report, "unknown %s '%s'; see 'ballast --help'", kind, word);
+    return BL_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    bl_io_init();
+    if (argc < 2) {
+        bl_report_error(&report, "no verb given; see 'ballast --help'");
+        return BL_EXIT_USAGE;
+    }
+    const char *word = argv[1];
+    if (!strcmp(word, "-h") || !strcmp(word, "--help") || !strcmp(word, "help"))
+        return show_help();
+    if (!strcmp(word, "--version"))
+        return show_version();
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (!strcmp(word, verbs[i].name))
+            return verbs[i].run(argc - 1, argv + 1);
+    return unknown_verb(word);
+}

@@ -1,2 +1,179 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "engine_args.h"
+#include "progress.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define AT(member) offsetof(struct bl_engine_args, member)
+
+enum { DEFAULT_BATCH = 2048, DEFAULT_UBATCH = 512 };
+/* A bit that names no CPU feature: a mask of it alone allows none of them. */
+static const unsigned MASK_SCALAR = 1u << 31;
+
+static const struct bl_arg model_rows[] = {
+    {"-m,--model", BL_ARG_TEXT, AT(model), "FILE", .instead = BL_INSTEAD_OF_MODEL, .required = true,
+     .help = "GGUF file; of a split model, any of its files"},
+};
+
+static const struct bl_arg engine_rows[] = {
+    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N", 0, 1 << 30,
+     .help = "context, in tokens (default: what the model was trained with, at most 4096)"},
+    {"-b,--batch-size", BL_ARG_INT, AT(batch_tokens), "N", 1, 1 << 20,
+     .help = "most tokens of one step (default 2048)"},
+    {"-ub,--ubatch-size", BL_ARG_INT, AT(ubatch_tokens), "N", 1, 1 << 20,
+     .help = "tokens computed at a time within a step (default 512)"},
+    {"-ctk,--cache-type-k", BL_ARG_TEXT, AT(type_k), "TYPE",
+     .help = "type of cached keys, such as f16, f32, q8_0 (default f16; f32 with --exact)"},
+    {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
+     .help = "type of cached values, likewise"},
+    {"--no-mmap", BL_ARG_FLAG, AT(no_mmap),
+     .help = "read the weights into memory instead of mapping the file"},
+    {"--mlock", BL_ARG_FLAG, AT(mlock), .help = "keep the weights from being paged out"},
+    {"--exact", BL_ARG_FLAG, AT(exact),
+     .help = "the float reference: decoded weights, float activations and cache; slow"},
+};
+
+static const struct bl_arg machine_rows[] = {
+    {"-t,--threads", BL_ARG_INT, AT(threads), "N", 0, 1024,
+     .help = "threads (default 0: physical cores, limited by affinity and cgroup quota)"},
+    {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
+     .help = "CPU features that kernels may use, a bit mask; 0 is scalar code only (default: all)"},
+    {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
+     .help = "count cores of this hwloc XML file or synthetic machine (\"pack:2 core:8 pu:2\") "
+             "instead of the real one"},
+    {"--cgroup-root", BL_ARG_TEXT, AT(cgroup_root), "DIR",
+     .help = "read cgroup limits below DIR, which holds proc/ and sys/ as / does"},
+};
+
+static const struct bl_arg message_rows[] = {
+    {"--progress", BL_ARG_CHOICE, AT(progress), BL_PROGRESS_WORDS,
+     .help = "how loading is shown on standard error; json makes every line there a JSON object"},
+    {"-v,--verbose", BL_ARG_FLAG, AT(verbose),
+     .help = "print threads, kernels, and memory planned and measured"},
+};
+
+void bl_engine_args_init(struct bl_engine_args *a)
+{
+    memset(a, 0, sizeof *a);
+    a->cpu_mask = -1;
+}
+
+struct bl_arg_group bl_model_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Model", model_rows, COUNT(model_rows), a};
+}
+
+struct bl_arg_group bl_engine_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Engine", engine_rows, COUNT(engine_rows), a};
+}
+
+struct bl_arg_group bl_machine_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Machine", machine_rows, COUNT(machine_rows), a};
+}
+
+struct bl_arg_group bl_message_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Messages", message_rows, COUNT(message_rows), a};
+}
+
+int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
+{
+    c->report.json = a->progress == BL_PROGRESS_JSON;
+    if (a->batch_tokens && a->ubatch_tokens > a->batch_tokens)
+        return bl_args_fail(c, "-ub %" PRId64 " is more than -b %" PRId64, a->ubatch_tokens,
+                            a->batch_tokens);
+    /* One of the two alone moves the other's default. */
+    int64_t b = a->batch_tokens ? a->batch_tokens : DEFAULT_BATCH;
+    int64_t ub = a->ubatch_tokens ? a->ubatch_tokens : DEFAULT_UBATCH;
+    a->batch_tokens = a->batch_tokens ? b : b > ub ? b : ub;
+    a->ubatch_tokens = a->ubatch_tokens ? ub : ub < b ? ub : b;
+    return BL_EXIT_OK;
+}
+
+unsigned bl_engine_args_mask(const struct bl_engine_args *a)
+{
+    return a->cpu_mask < 0 ? 0 : a->cpu_mask == 0 ? MASK_SCALAR : (unsigned)a->cpu_mask;
+}
+
+int bl_engine_args_machine_code(const struct bl_report *r, enum bl_status st)
+{
+    if (st)
+        bl_report_error(r, "%s", bl_error());
+    return st == BL_OK ? BL_EXIT_OK : st == BL_EINVAL ? BL_EXIT_USAGE : BL_EXIT_FAILURE;
+}
+
+int bl_engine_args_describe(const struct bl_report *r, const struct bl_engine_args *a,
+                            void (*line)(void *arg, const char *text), void *arg)
+{
+    struct bl_threads t;
+    char text[320];
+    enum bl_status st = bl_threads_choose(&t, a->topology, a->cgroup_root);
+
+    if (st == BL_OK) {
+        if (a->threads)
+            snprintf(text, sizeof text, "threads %" PRId64 ": asked for with -t", a->threads);
+        else
+            snprintf(text, sizeof text, "threads %u: %s", (unsigned)t.n, t.reason);
+        line(arg, text);
+        st = bl_cpu_describe(line, arg, bl_engine_args_mask(a));
+    }
+    return bl_engine_args_machine_code(r, st);
+}
+
+static void note_line(void *report, const char *text)
+{
+    bl_report_note(report, "%s", text);
+}
+
+void bl_engine_args_memory(const struct bl_report *r, const struct bl_engine *engine)
+{
+    struct bl_memory_line m;
+    uint64_t planned = 0, measured = 0;
+
+    bl_report_note(r, "%-8s %-10s %16s %16s", "memory", "bytes", "planned", "measured");
+    for (uint32_t i = 0; i < bl_engine_memory(engine, i, &m); i++) {
+        bl_report_note(r, "%-8s %-10s %16" PRIu64 " %16" PRIu64, m.device, m.purpose,
+                       m.planned_bytes, m.measured_bytes);
+        planned += m.planned_bytes;
+        measured += m.measured_bytes;
+    }
+    bl_report_note(r, "%-8s %-10s %16" PRIu64 " %16" PRIu64, "total", "", planned, measured);
+}
+
+int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
+{
+    struct bl_progress_view view;
+    struct bl_options opt = {
+        .topology = a->topology,
+        .cgroup_root = a->cgroup_root,
+        .ctx_tokens = (uint64_t)a->ctx_tokens,
+        .batch_tokens = (uint32_t)a->batch_tokens,
+        .ubatch_tokens = (uint32_t)a->ubatch_tokens,
+        .out_tokens = a->out_tokens,
+        .threads = (uint32_t)a->threads,
+        .cpu_mask = a->cpu_mask > 0 ? (uint32_t)a->cpu_mask : 0,
+        .scalar = a->cpu_mask == 0,
+        .exact = a->exact,
+        .no_mmap = a->no_mmap,
+        .mlock = a->mlock,
+        .type_k = a->type_k,
+        .type_v = a->type_v,
+        .progress = bl_progress_update,
+        .progress_arg = &view,
+    };
+
+    if (a->verbose) {
+        int code = bl_engine_args_describe(r, a, note_line, r);
+        if (code)
+            return code;
+    }
+    bl_log_set(bl_report_log, r, a->verbose ? BL_LOG_INFO : BL_LOG_WARN);
+    bl_progress_begin(&view, r, (enum bl_progress_mode)a->progress);
+    enum bl_status st = bl_open(out, a->model, &opt);
+    bl_progress_end(&view, st == BL_OK);
+    return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
+}

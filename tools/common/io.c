@@ -1,2 +1,221 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t caught;
+
+void bl_io_init(void)
+{
+    /* Read-only, so that a write to a closed stdout still fails instead of vanishing. */
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0)
+            return;
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static bool stdout_failed(const struct bl_report *r, int error)
+{
+    if (error != EPIPE)
+        bl_report_error(r, "cannot write to standard output: %s", strerror(error));
+    return false;
+}
+
+bool bl_out_write(const struct bl_report *r, const void *bytes, size_t n)
+{
+    if (fwrite(bytes, 1, n, stdout) != n || fflush(stdout))
+        return stdout_failed(r, errno);
+    return true;
+}
+
+int bl_out_close(const struct bl_report *r)
+{
+    /* Some file systems report a full disk only here. */
+    if (fclose(stdout)) {
+        stdout_failed(r, errno);
+        return BL_EXIT_FAILURE;
+    }
+    return BL_EXIT_OK;
+}
+
+FILE *bl_out_page_begin(struct bl_out_page *page)
+{
+    memset(page, 0, sizeof *page);
+    page->file = open_memstream(&page->text, &page->n);
+    return page->file;
+}
+
+int bl_out_page_end(const struct bl_report *r, struct bl_out_page *page)
+{
+    bool whole = page->file && !ferror(page->file);
+    int code = BL_EXIT_FAILURE;
+
+    if (page->file && fclose(page->file))
+        whole = false;
+    if (!whole)
+        bl_report_error(r, "out of memory");
+    else if (bl_out_write(r, page->text, page->n))
+        code = bl_out_close(r);
+    free(page->text);
+    memset(page, 0, sizeof *page);
+    return code;
+}
+
+void bl_out_page_drop(struct bl_out_page *page)
+{
+    if (page->file)
+        fclose(page->file);
+    free(page->text);
+    memset(page, 0, sizeof *page);
+}
+
+static bool read_all(FILE *f, char **bytes, size_t *n)
+{
+    size_t cap = 1 << 16, used = 0;
+    char *buf = malloc(cap);
+
+    while (buf) {
+        used += fread(buf + used, 1, cap - 1 - used, f);
+        if (used < cap - 1)
+            break;
+        char *more = cap <= SIZE_MAX / 2 ? realloc(buf, cap * 2) : NULL;
+        if (!more) {
+            free(buf);
+            errno = ENOMEM;
+            return false;
+        }
+        buf = more;
+        cap *= 2;
+    }
+    if (!buf || ferror(f)) {
+        free(buf);
+        return false;
+    }
+    buf[used] = 0;
+    *bytes = buf;
+    *n = used;
+    return true;
+}
+
+bool bl_io_read(const struct bl_report *r, const char *path, char **bytes, size_t *n)
+{
+    bool is_stdin = !strcmp(path, "-");
+    FILE *f = is_stdin ? stdin : fopen(path, "rb");
+    bool good = f && read_all(f, bytes, n);
+
+    if (!good)
+        bl_report_error(r, "cannot read %s: %s", is_stdin ? "standard input" : path,
+                        strerror(errno));
+    if (f && !is_stdin)
+        fclose(f);
+    return good;
+}
+
+static bool file_failed(const struct bl_report *r, const struct bl_out_file *o, int error)
+{
+    bl_report_error(r, "cannot write %s: %s", o->path ? o->path : "the output", strerror(error));
+    return false;
+}
+
+/* A link is followed, or the rename would replace the link instead of what it points to. */
+static char *temp_name(const char *path)
+{
+    size_t cap = strlen(path) + 32;
+    char *name = malloc(cap);
+
+    if (name)
+        snprintf(name, cap, "%s.tmp-%ld", path, (long)getpid());
+    return name;
+}
+
+bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const char *path)
+{
+    struct stat st;
+    bool exists = !stat(path, &st);
+
+    memset(o, 0, sizeof *o);
+    o->path = exists ? realpath(path, NULL) : strdup(path);
+    if (o->path && exists && !S_ISREG(st.st_mode)) {
+        o->file = fopen(o->path, "wb");
+    } else if (o->path && (o->temp = temp_name(o->path))) {
+        int fd = open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        o->file = fd < 0 ? NULL : fdopen(fd, "wb");
+    }
+    if (o->file)
+        return true;
+    file_failed(r, o, errno);
+    bl_out_file_abandon(o);
+    return false;
+}
+
+bool bl_out_file_write(const struct bl_report *r, struct bl_out_file *o, const void *bytes,
+                       size_t n)
+{
+    return fwrite(bytes, 1, n, o->file) == n || file_failed(r, o, errno);
+}
+
+bool bl_out_file_commit(const struct bl_report *r, struct bl_out_file *o)
+{
+    bool good = !fflush(o->file) && (!o->temp || !fsync(fileno(o->file)));
+    int error = errno;
+
+    if (fclose(o->file) && good) {
+        good = false;
+        error = errno;
+    }
+    o->file = NULL;
+    if (good && o->temp && rename(o->temp, o->path)) {
+        good = false;
+        error = errno;
+    }
+    if (good) {
+        free(o->temp);
+        o->temp = NULL;
+    } else {
+        file_failed(r, o, error);
+    }
+    bl_out_file_abandon(o);
+    return good;
+}
+
+void bl_out_file_abandon(struct bl_out_file *o)
+{
+    if (o->file)
+        fclose(o->file);
+    if (o->temp)
+        unlink(o->temp);
+    free(o->temp);
+    free(o->path);
+    memset(o, 0, sizeof *o);
+}
+
+static void remember(int sig)
+{
+    caught = sig;
+}
+
+void bl_interrupt_catch(void)
+{
+    static const int sigs[] = {SIGINT, SIGTERM};
+    struct sigaction now, act = {0};
+
+    /* SA_RESETHAND gives the second signal its default effect. A signal the parent had ignored
+     * (nohup, a shell's background job) stays ignored. */
+    act.sa_handler = remember;
+    act.sa_flags = SA_RESTART | (int)SA_RESETHAND;
+    sigemptyset(&act.sa_mask);
+    for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
+        if (!sigaction(sigs[i], NULL, &now) && now.sa_handler != SIG_IGN)
+            sigaction(sigs[i], &act, NULL);
+}
+
+int bl_interrupt_code(void)
+{
+    return !caught ? 0 : caught == SIGINT ? BL_EXIT_INTERRUPT : BL_EXIT_TERMINATED;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* args.h — command lines by table.
+ *
+ * Purpose   one row per option serves parsing, range checks, conflicts, help text and the nearest match for
+ *           a misspelt name.
+ * Ownership tables are static; text values point into argv.
+ * Units     ranges are inclusive.
+ * Errors    one line on standard error that names the option, what is wrong and what is allowed.
+ * Threads   the thread that runs the verb.
+ */
+#ifndef BL_ARGS_H
+#define BL_ARGS_H
+
+#include "report.h"
+
+#include <stdio.h>
+
+enum bl_arg_kind {
+    BL_ARG_FLAG,  /* bool, becomes true */
+    BL_ARG_TEXT,  /* const char * */
+    BL_ARG_INT,   /* int64_t; decimal or 0x */
+    BL_ARG_FLOAT, /* double */
+    BL_ARG_CHOICE /* int: index of the word in `value` */
+};
+
+struct bl_arg {
+    const char *names; /* "-c,--ctx-size,--context": the first two are shown, the others named in the help */
+    enum bl_arg_kind kind;
+    size_t at;         /* offset of the target in its group's base */
+    const char *value; /* what the help calls the value; BL_ARG_CHOICE: its words, "table|json" */
+    double min, max;
+    uint8_t instead;   /* 1 to 7: rows of one command with the same number exclude each other; 0: none */
+    bool required;     /* one row of its `instead` number must be given */
+    const char *help;  /* with unit and default */
+};
+struct bl_arg_group {
+    const char *title;
+    const struct bl_arg *rows;
+    size_t n_rows;
+    void *base; /* the struct that holds the targets */
+};
+struct bl_command {
+    struct bl_report report;
+    const char *usage, *about; /* usage without "ballast VERB" */
+    const struct bl_arg_group *groups;
+    size_t n_groups;
+    const char *more; /* examples and exit codes, printed last */
+};
+
+enum bl_parsed { BL_PARSED, BL_PARSED_HELP, BL_PARSED_BAD };
+/* argv[0] is the verb. Targets keep what they hold unless their option is given; the last one given wins. */
+enum bl_parsed bl_args_parse(const struct bl_command *, int argc, char **argv);
+int bl_args_code(const struct bl_command *, enum bl_parsed); /* prints the help asked for; exit code */
+/* A usage error that only the verb can see; returns BL_EXIT_USAGE. */
+int bl_args_fail(const struct bl_command *, const char *fmt, ...) BL_REPORT_PRINTF(2, 3);
+
+/* A list such as "7,1 32": *list is malloc'ed and the caller's. False: `error` says what is wrong. */
+bool bl_args_numbers(const char *text, int64_t min, int64_t max, int32_t **list, size_t *n, char error[160]);
+
+/* The closest of the names offered, by edits; best is empty when none is close. */
+struct bl_nearest {
+    const char *word;
+    size_t distance;
+    char best[40];
+};
+void bl_nearest_begin(struct bl_nearest *, const char *word);
+void bl_nearest_offer(struct bl_nearest *, const char *name, size_t n);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* engine_args.h — the options that all verbs with a model share, and what they do.
+ *
+ * Purpose   rows for the model, the engine and the machine; opening an engine from them with progress;
+ *           what `-v` prints.
+ * Ownership text values point into argv.
+ * Units     tokens, threads.
+ * Errors    exit codes; the line has been printed.
+ * Threads   the thread that runs the verb.
+ */
+#ifndef BL_ENGINE_ARGS_H
+#define BL_ENGINE_ARGS_H
+
+#include "args.h"
+
+struct bl_engine_args {
+    const char *model, *topology, *cgroup_root, *type_k, *type_v;
+    int64_t ctx_tokens, batch_tokens, ubatch_tokens, threads; /* 0: not given */
+    int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
+    uint32_t out_tokens;                                      /* most logits rows of one step; set by the verb */
+    bool exact, no_mmap, mlock, verbose;
+    int progress; /* enum bl_progress_mode */
+};
+enum { BL_INSTEAD_OF_MODEL = 7 };
+
+void bl_engine_args_init(struct bl_engine_args *);
+struct bl_arg_group bl_model_group(struct bl_engine_args *);
+struct bl_arg_group bl_engine_group(struct bl_engine_args *);
+struct bl_arg_group bl_machine_group(struct bl_engine_args *);
+struct bl_arg_group bl_message_group(struct bl_engine_args *);
+
+/* Checks that one row cannot express; sets report.json. Exit code, 0 = good. */
+int bl_engine_args_check(struct bl_command *, struct bl_engine_args *);
+unsigned bl_engine_args_mask(const struct bl_engine_args *); /* for bl_cpu_describe */
+
+/* Opens the engine with progress; with -v prints threads and kernels first. The report also receives the library's log
+ * from here on and must outlive the engine. Exit code, 0 = *out is set. */
+int bl_engine_args_open(struct bl_report *, const struct bl_engine_args *, struct bl_engine **out);
+/* The ledger: planned and measured bytes. */
+void bl_engine_args_memory(const struct bl_report *, const struct bl_engine *);
+/* Of a failed look at the machine, whose topology or root is an option, not a model: says why. */
+int bl_engine_args_machine_code(const struct bl_report *, enum bl_status);
+/* One line each: threads with their reason, kernels by type. */
+int bl_engine_args_describe(const struct bl_report *, const struct bl_engine_args *,
+                            void (*line)(void *arg, const char *text), void *arg);
+
+#define BL_EXIT_CODES_HELP                                                                         \
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 does not fit in memory, 4 bad or missing model\n"     \
+    "file, 5 device failure, 130 interrupted, 143 terminated."
+
+#endif
