@@ -82,9 +82,9 @@ bool bl_info_integer(const struct bl_kv *kv, uint64_t i, uint64_t *out)
 
 static int by_bytes(const void *a, const void *b)
 {
-    const uint64_t *x = a, *y = b;
+    const struct bl_info_type *x = a, *y = b;
 
-    return *x < *y ? 1 : *x > *y ? -1 : 0;
+    return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
 }
 
 void bl_info_types(struct bl_info_types *t, const struct bl_gguf *g)

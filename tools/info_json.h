@@ -12,12 +12,13 @@
 
 #include "common/engine_args.h"
 
+struct bl_info_type {
+    const char *name;
+    uint32_t type, tensors;
+    uint64_t bytes;
+};
 struct bl_info_types {
-    struct {
-        const char *name;
-        uint32_t type, tensors;
-        uint64_t bytes;
-    } row[64]; /* largest first */
+    struct bl_info_type row[64]; /* most bytes first */
     size_t n;
     uint64_t parameters, bytes;
 };

@@ -78,8 +78,9 @@ void bl_nearest_begin(struct bl_nearest *s, const char *word)
 {
     memset(s, 0, sizeof *s);
     s->word = word;
-    /* More changes than a third of the word is another word. */
-    s->distance = strlen(word) / 3 + 2;
+    /* More slips than a third of the letters make another word; one letter is no clue at all. */
+    size_t letters = strlen(word + strspn(word, "-"));
+    s->distance = letters < 2 ? 1 : letters < 5 ? 2 : (letters + 1) / 3 + 1;
 }
 
 void bl_nearest_offer(struct bl_nearest *s, const char *name, size_t n)
@@ -385,34 +386,44 @@ static void print_wrapped(FILE *f, const char *text, size_t column)
     fputc('\n', f);
 }
 
-static void print_row(FILE *f, const struct bl_arg *row)
+/* "  -n, --predict N": one short and one long name; the others are appended to `also`. */
+static size_t print_names(const struct bl_arg *row, char *left, size_t cap, char *also,
+                          size_t also_cap)
 {
     const char *rest = row->names, *name;
-    char left[96], help[600];
-    size_t n, used = 0, shown = 0;
+    size_t n, used = 0, a = 0;
+    bool have_long = false;
 
-    snprintf(help, sizeof help, "%s", row->help);
+    *also = 0;
     while ((name = next_name(&rest, &n))) {
-        if (shown++ < 2) {
-            bool lone_long = shown == 1 && n > 1 && name[1] == '-';
-            used += (size_t)snprintf(left + used, sizeof left - used, "%s%.*s",
-                                     lone_long    ? "      "
-                                     : shown == 1 ? "  "
-                                                  : ", ",
+        bool is_long = n > 1 && name[1] == '-';
+        if (have_long)
+            a += (size_t)snprintf(also + a, also_cap - a, "%s%.*s", a ? ", " : "; also ", (int)n,
+                                  name);
+        else
+            used += (size_t)snprintf(left + used, cap - used, "%s%.*s",
+                                     used      ? ", "
+                                     : is_long ? "      "
+                                               : "  ",
                                      (int)n, name);
-        } else {
-            size_t h = strlen(help);
-            snprintf(help + h, sizeof help - h, "%s%.*s", shown == 3 ? "; also " : ", ", (int)n,
-                     name);
-        }
+        have_long |= is_long;
     }
     if (row->kind != BL_ARG_FLAG)
-        used += (size_t)snprintf(left + used, sizeof left - used, " %s", row->value);
+        used += (size_t)snprintf(left + used, cap - used, " %s", row->value);
+    return used;
+}
+
+static void print_row(FILE *f, const struct bl_arg *row)
+{
+    char left[128], also[128], help[600];
+    size_t used = print_names(row, left, sizeof left, also, sizeof also);
+
     fputs(left, f);
     if (used + 1 < HELP_COLUMN)
         fprintf(f, "%*s", (int)(HELP_COLUMN - used), "");
     else
         fprintf(f, "\n%*s", (int)HELP_COLUMN, "");
+    snprintf(help, sizeof help, "%s%s", row->help, also);
     print_wrapped(f, help, HELP_COLUMN);
 }
 

@@ -24,7 +24,7 @@ enum bl_arg_kind {
 };
 
 struct bl_arg {
-    const char *names; /* "-c,--ctx-size,--context": the first two are shown, the others named in the help */
+    const char *names; /* "-n,--predict,--n-predict": short ones, the long one shown, then others */
     enum bl_arg_kind kind;
     size_t at;         /* offset of the target in its group's base */
     const char *value; /* what the help calls the value; BL_ARG_CHOICE: its words, "table|json" */

@@ -102,7 +102,7 @@ void bl_progress_update(void *view, const struct bl_progress *p)
     bool bar = v->mode == BL_PROGRESS_BAR || v->mode == BL_PROGRESS_JSON;
 
     v->seen = *p;
-    if (!p->total_bytes || p->done_bytes > p->total_bytes)
+    if (p->done_bytes >= p->total_bytes) /* the end has a line of its own */
         return;
     if (p->elapsed_ns - v->drawn_ns < (bar ? BAR_NS : LINE_NS))
         return;
