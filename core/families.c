@@ -1,2 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "model.h"
+
+const struct bl_family *const bl_families[] = {
+#define X(family) &family,
+#include "families.def"
+#undef X
+    NULL,
+};

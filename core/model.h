@@ -100,7 +100,7 @@ struct bl_shape {
 
 struct bl_family {
     const char *arch;                                                          /* general.architecture */
-    enum bl_status (*hparams)(struct bl_model *);                              /* after the shared keys were read */
+    enum bl_status (*hparams)(struct bl_model *);                              /* after the shared keys were read; may be NULL */
     enum bl_status (*tensors)(struct bl_model *);                              /* names, shapes, roles */
     enum bl_status (*state)(struct bl_model *);                                /* list of bl_state_desc */
     enum bl_status (*build)(const struct bl_model *, const struct bl_shape *, struct bl_graph *);
@@ -150,6 +150,7 @@ enum bl_status bl_model_want_attention(struct bl_model *, int layer, unsigned fl
 enum bl_status bl_model_want_qkv(struct bl_model *, int layer, unsigned flags);
 enum bl_status bl_model_want_ffn(struct bl_model *, int layer, uint32_t n_ff); /* gate+up fused in ffn_up, or apart */
 enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff); /* with their router */
+void bl_model_warn_unused(const struct bl_model *); /* one line for the tensors that got no role */
 /* K and V rows for a layer, PER_TOKEN or WINDOW by layer.window. */
 enum bl_status bl_model_keep_kv(struct bl_model *, int layer);
 enum bl_status bl_model_keep_kv_everywhere(struct bl_model *);

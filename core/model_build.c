@@ -1,2 +1,195 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+/* From a model to the graph of a step: the pieces that families share. */
+#include "model.h"
+
+bl_val bl_build_weight(const struct bl_model *m, struct bl_graph *g, int32_t w)
+{
+    return w < 0 ? 0 : bl_graph_weight(g, w, m->weight[w].type, m->weight[w].ne);
+}
+
+bl_val bl_build_linear(const struct bl_model *m, struct bl_graph *g, struct bl_linear l, bl_val x)
+{
+    bl_val w = bl_build_weight(m, g, l.w);
+    bl_val bias = bl_build_weight(m, g, l.bias);
+    return bl_graph_matmul(g, w, x, bias, bl_build_weight(m, g, l.scale));
+}
+
+bl_val bl_build_norm(const struct bl_model *m, struct bl_graph *g, struct bl_linear l, bl_val x)
+{
+    return bl_graph_rms_norm(g, x, bl_build_weight(m, g, l.w), m->hp.eps);
+}
+
+bl_val bl_build_state(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                      int32_t state)
+{
+    const struct bl_state_desc *d = &m->state[state];
+    return bl_graph_state(g, state, d->type, d->row_elems, bl_state_rows(d, s), s->max_sequences);
+}
+
+/* ---- once per step ---- */
+
+bl_val bl_build_embed(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                      float scale)
+{
+    bl_graph_at(g, BL_PART_EMBED, -1);
+    bl_val table = bl_build_weight(m, g, m->role[BL_W_TOKEN_EMBD].w);
+    return bl_graph_embed(g, table, bl_graph_param(g, BL_PARAM_TOKENS, s->n_tok), scale);
+}
+
+struct bl_angles_attr bl_model_angles(const struct bl_model *m)
+{
+    const struct bl_hparams *hp = &m->hp;
+    return (struct bl_angles_attr){
+        .n_dims = hp->rope_dims,
+        .yarn = hp->rope_yarn,
+        .base = hp->rope_base,
+        .freq_scale = hp->rope_freq_scale,
+        .magnitude = hp->rope_magnitude,
+        .lo = hp->yarn_lo,
+        .hi = hp->yarn_hi,
+    };
+}
+
+/* Long or short is decided by the size of the context, not by what is in it: rows already cached
+ * depend on it. */
+static int32_t rope_factors(const struct bl_model *m)
+{
+    if (m->role[BL_W_ROPE_FREQS].w >= 0)
+        return m->role[BL_W_ROPE_FREQS].w;
+    bool beyond = m->opt.ctx_tokens > m->hp.rope_ctx_orig;
+    return m->role[beyond ? BL_W_ROPE_LONG : BL_W_ROPE_SHORT].w;
+}
+
+bl_val bl_build_angles(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                       const struct bl_angles_attr *at)
+{
+    bl_graph_at(g, BL_PART_EMBED, -1);
+    bl_val positions = bl_graph_param(g, BL_PARAM_POSITIONS, s->n_tok);
+    return bl_graph_rope_angles(g, positions, bl_build_weight(m, g, rope_factors(m)), at);
+}
+
+/* Only the rows whose logits are wanted reach the output matrix. */
+bl_val bl_build_head(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                     bl_val x)
+{
+    if (!s->n_out)
+        return 0;
+    bl_graph_at(g, BL_PART_HEAD, -1);
+    x = bl_graph_gather_rows(g, x, bl_graph_param(g, BL_PARAM_OUT_ROWS, s->n_out));
+    x = bl_build_norm(m, g, m->role[BL_W_OUTPUT_NORM], x);
+    x = bl_build_linear(m, g, m->role[BL_W_OUTPUT], x);
+    if (m->hp.final_softcap > 0)
+        x = bl_graph_softcap(g, x, m->hp.final_softcap);
+    return g->result = x;
+}
+
+/* ---- per layer ---- */
+
+/* Heads of a projection, normalised one by one where the model does that, then rotated. */
+static bl_val build_heads(const struct bl_model *m, struct bl_graph *g, const struct bl_layer *l,
+                          enum bl_role role, enum bl_role norm, bl_val h, bl_val angles,
+                          enum bl_rope_mode mode)
+{
+    bl_val x = bl_build_linear(m, g, l->role[role], h);
+    if (l->role[norm].w >= 0)
+        x = bl_build_norm(m, g, l->role[norm], x);
+    return angles ? bl_graph_rope(g, x, angles, mode, m->hp.dk) : x;
+}
+
+bl_val bl_build_attention(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                          int layer, bl_val h, bl_val angles, enum bl_rope_mode mode)
+{
+    const struct bl_layer *l = &m->layer[layer];
+    const struct bl_attention_attr at = {
+        .n_head = l->n_head,
+        .n_head_kv = l->n_head_kv,
+        .dk = m->hp.dk,
+        .dv = m->hp.dv,
+        .window = l->window,
+        .scale = m->hp.attn_scale,
+    };
+    bl_graph_at(g, BL_PART_ATTN, layer);
+    bl_val q = build_heads(m, g, l, BL_W_ATTN_Q, BL_W_ATTN_Q_NORM, h, angles, mode);
+    bl_val k = build_heads(m, g, l, BL_W_ATTN_K, BL_W_ATTN_K_NORM, h, angles, mode);
+    bl_val v = bl_build_linear(m, g, l->role[BL_W_ATTN_V], h);
+    bl_val k_rows = bl_graph_kv_store(g, k, bl_build_state(m, g, s, l->state_k));
+    bl_val v_rows = bl_graph_kv_store(g, v, bl_build_state(m, g, s, l->state_v));
+    bl_val o = bl_graph_attention(g, q, k_rows, v_rows, 0, &at);
+    return bl_build_linear(m, g, l->role[BL_W_ATTN_OUT], o);
+}
+
+bl_val bl_build_ffn(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                    const struct bl_glu_attr *glu)
+{
+    const struct bl_layer *l = &m->layer[layer];
+    bl_graph_at(g, BL_PART_FFN, layer);
+    bl_val gate = bl_build_linear(m, g, l->role[BL_W_FFN_GATE], h);
+    bl_val up = bl_build_linear(m, g, l->role[BL_W_FFN_UP], h);
+    return bl_build_linear(m, g, l->role[BL_W_FFN_DOWN], bl_graph_glu(g, gate, up, glu));
+}
+
+static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_graph *g,
+                                         const struct bl_layer *l)
+{
+    const struct bl_linear *gate = &l->role[BL_W_EXP_GATE], *up = &l->role[BL_W_EXP_UP],
+                           *down = &l->role[BL_W_EXP_DOWN];
+    return (struct bl_expert_vals){
+        .gate = bl_build_weight(m, g, gate->w),
+        .up = bl_build_weight(m, g, up->w),
+        .down = bl_build_weight(m, g, down->w),
+        .gate_b = bl_build_weight(m, g, gate->bias),
+        .up_b = bl_build_weight(m, g, up->bias),
+        .down_b = bl_build_weight(m, g, down->bias),
+        .gate_s = bl_build_weight(m, g, gate->scale),
+        .up_s = bl_build_weight(m, g, up->scale),
+        .down_s = bl_build_weight(m, g, down->scale),
+    };
+}
+
+bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                    const struct bl_glu_attr *glu)
+{
+    const struct bl_layer *l = &m->layer[layer];
+    const struct bl_experts_attr at = {.n_used = m->hp.route.n_used, .glu = *glu};
+    bl_val ids, weights;
+    bl_graph_at(g, BL_PART_FFN, layer);
+    bl_val scores = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
+    bl_graph_route(g, scores, 0, &m->hp.route, &ids, &weights);
+    bl_graph_at(g, BL_PART_EXPERTS, layer);
+    struct bl_expert_vals e = expert_vals(m, g, l);
+    bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
+    bl_graph_at(g, BL_PART_FFN, layer);
+    return y;
+}
+
+void bl_build_decoder(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                      enum bl_rope_mode mode)
+{
+    static const struct bl_glu_attr silu = {.kind = BL_GLU_SILU};
+    const struct bl_angles_attr at = bl_model_angles(m);
+    bl_val x = bl_build_embed(m, g, s, 1);
+    bl_val angles = bl_build_angles(m, g, s, &at);
+    for (int i = 0; i < (int)m->hp.n_layer; i++) {
+        const struct bl_layer *l = &m->layer[i];
+        bl_graph_at(g, BL_PART_ATTN, i);
+        bl_val h = bl_build_norm(m, g, l->role[BL_W_ATTN_NORM], x);
+        bl_val o = bl_build_attention(m, g, s, i, h, angles, mode);
+        bl_graph_at(g, BL_PART_FFN, i);
+        x = bl_graph_add(g, x, o);
+        h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], x);
+        h = l->moe ? bl_build_moe(m, g, i, h, &silu) : bl_build_ffn(m, g, i, h, &silu);
+        x = bl_graph_add(g, x, h);
+    }
+    bl_build_head(m, g, s, x);
+}
+
+enum bl_status bl_model_build(const struct bl_model *m, const struct bl_shape *s,
+                              struct bl_graph *g)
+{
+    if (!s->n_tok || !s->max_sequences || !s->ctx_tokens || s->n_tok > s->ubatch_tokens)
+        return bl_fail(
+            BL_EINVAL, "a step of %u tokens (ubatch %u) for %u sequences of a context of %llu",
+            s->n_tok, s->ubatch_tokens, s->max_sequences, (unsigned long long)s->ctx_tokens);
+    BL_TRY(m->family->build(m, s, g));
+    return bl_graph_check(g);
+}
