@@ -1,2 +1,448 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+#include "topology.h"
+
+#include "cgroup.h"
+#include "log.h"
+
+#include <errno.h>
+#include <hwloc.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* hwloc's time to build a synthetic machine grows with the square of its size: 16,384 take a
+ * second. */
+enum { SYNTHETIC_PUS = 16384 };
+
+/* A machine as hwloc sees it, and the part of it that threads may use. */
+struct layout {
+    hwloc_topology_t topo;
+    hwloc_bitmap_t allowed;   /* processors this process may run on */
+    hwloc_bitmap_t chosen;    /* of these, the ones of the performance cores */
+    hwloc_obj_type_t unit;    /* CORE, or PU where cores are unknown */
+    bool foreign;             /* described by a text, not the machine we run on */
+    uint32_t n_machine;       /* logical processors before affinity */
+    uint32_t n_units, n_fast; /* units in allowed, in chosen */
+};
+
+static uint32_t weight(hwloc_const_bitmap_t set)
+{
+    int n = hwloc_bitmap_weight(set);
+    return n > 0 ? (uint32_t)n : 0;
+}
+
+/* ---- loading
+ * ------------------------------------------------------------------------------------------ */
+
+/* Product of the counts in "pack:2 core:4 pu:2", text in brackets apart; saturates at SYNTHETIC_PUS
+ * + 1. */
+static uint64_t synthetic_size(const char *text)
+{
+    uint64_t product = 1;
+    int depth = 0;
+    for (const char *p = text; *p; p++) {
+        depth += (*p == '(' || *p == '[') - (*p == ')' || *p == ']');
+        if (depth > 0 || *p < '0' || *p > '9' || (p > text && p[-1] != ':' && p[-1] != ' '))
+            continue;
+        uint64_t count = strtoull(p, NULL, 10);
+        if (count > SYNTHETIC_PUS || product * count > SYNTHETIC_PUS)
+            return SYNTHETIC_PUS + 1;
+        product *= count;
+    }
+    return product;
+}
+
+static enum bl_status set_source(hwloc_topology_t topo, const char *text)
+{
+    struct stat info;
+    if (stat(text, &info) == 0) {
+        if (!S_ISREG(info.st_mode) || access(text, R_OK) != 0)
+            return bl_fail(BL_EIO, "topology file %s cannot be read: %s", text,
+                           S_ISREG(info.st_mode) ? strerror(errno) : "not a regular file");
+        if (hwloc_topology_set_xml(topo, text) != 0)
+            return bl_fail(BL_EINVAL, "topology file %s is not hwloc XML", text);
+        return BL_OK;
+    }
+    size_t len = strlen(text);
+    if (strchr(text, '/') || (len > 4 && strcmp(text + len - 4, ".xml") == 0))
+        return bl_fail(BL_EIO, "topology file %s: %s", text, strerror(errno));
+    if (synthetic_size(text) > SYNTHETIC_PUS)
+        return bl_fail(BL_EINVAL, "topology \"%s\" has more than %d processors", text,
+                       SYNTHETIC_PUS);
+    if (hwloc_topology_set_synthetic(topo, text) != 0)
+        return bl_fail(BL_EINVAL,
+                       "topology \"%s\" is neither an hwloc XML file nor a description such as "
+                       "\"pack:1 core:8 pu:2\"",
+                       text);
+    return BL_OK;
+}
+
+/* What hwloc knows may run, and on this machine the affinity new threads inherit. */
+static enum bl_status find_allowed(struct layout *l)
+{
+    hwloc_bitmap_t bound = hwloc_bitmap_alloc();
+    l->allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(l->topo));
+    if (!bound || !l->allowed) {
+        hwloc_bitmap_free(bound);
+        return bl_fail(BL_ENOMEM, "topology: no memory for processor sets");
+    }
+    l->n_machine = weight(hwloc_topology_get_topology_cpuset(l->topo));
+    if (!l->foreign && hwloc_get_cpubind(l->topo, bound, HWLOC_CPUBIND_THREAD) == 0)
+        hwloc_bitmap_and(l->allowed, l->allowed, bound);
+    hwloc_bitmap_free(bound);
+    return hwloc_bitmap_iszero(l->allowed)
+               ? bl_fail(BL_EINVAL, "topology: no processor that may be used")
+               : BL_OK;
+}
+
+static void layout_finish(struct layout *l)
+{
+    hwloc_bitmap_free(l->chosen);
+    hwloc_bitmap_free(l->allowed);
+    if (l->topo)
+        hwloc_topology_destroy(l->topo);
+    *l = (struct layout){0};
+}
+
+/* The first allowed processor of unit i; -1: none is allowed. */
+static int first_pu(const struct layout *l, hwloc_const_bitmap_t among, unsigned i)
+{
+    hwloc_obj_t obj = hwloc_get_obj_by_type(l->topo, l->unit, i);
+    for (int pu = hwloc_bitmap_first(obj->cpuset); pu >= 0; pu = hwloc_bitmap_next(obj->cpuset, pu))
+        if (hwloc_bitmap_isset(among, (unsigned)pu))
+            return pu;
+    return -1;
+}
+
+static unsigned n_objects(const struct layout *l, hwloc_obj_type_t type)
+{
+    int n = hwloc_get_nbobjs_by_type(l->topo, type);
+    return n > 0 ? (unsigned)n : 0;
+}
+
+static uint32_t count_units(const struct layout *l, hwloc_const_bitmap_t among)
+{
+    uint32_t n = 0;
+    for (unsigned i = 0; i < n_objects(l, l->unit); i++)
+        n += first_pu(l, among, i) >= 0;
+    return n;
+}
+
+/* ---- performance and efficiency cores
+ * ----------------------------------------------------------------- */
+
+struct kind {
+    hwloc_bitmap_t set;
+    int rank;                 /* higher = faster, -1 = unknown */
+    const char *core_type;    /* borrowed from the topology, NULL = not told */
+    double capacity, max_mhz; /* 0 = not told */
+};
+
+/* Processors of kind i that may be used. */
+static bool read_kind(const struct layout *l, unsigned i, struct kind *k)
+{
+    unsigned n = 0;
+    struct hwloc_info_s *info = NULL;
+    *k = (struct kind){.set = k->set, .rank = -1};
+    if (hwloc_cpukinds_get_info(l->topo, i, k->set, &k->rank, &n, &info, 0) != 0)
+        return false;
+    for (unsigned j = 0; j < n; j++) {
+        if (strcmp(info[j].name, "CoreType") == 0)
+            k->core_type = info[j].value;
+        else if (strcmp(info[j].name, "LinuxCapacity") == 0)
+            k->capacity = strtod(info[j].value, NULL);
+        else if (strcmp(info[j].name, "FrequencyMaxMHz") == 0)
+            k->max_mhz = strtod(info[j].value, NULL);
+    }
+    hwloc_bitmap_and(k->set, k->set, l->allowed);
+    return k->rank >= 0 && !hwloc_bitmap_iszero(k->set);
+}
+
+/* Speed of a core of kind k as a share of `best`; 0: another sort of core, or ranked below it
+ * without a number. */
+static double relative_speed(const struct kind *k, const struct kind *best)
+{
+    bool typed = k->core_type && best->core_type;
+    if (typed && strcmp(k->core_type, best->core_type) != 0)
+        return 0;
+    if (k->capacity > 0 && best->capacity > 0)
+        return k->capacity / best->capacity;
+    if (k->max_mhz > 0 && best->max_mhz > 0)
+        return k->max_mhz / best->max_mhz;
+    return typed ? 1 : 0;
+}
+
+/* Adds kinds of cores from the fastest down for as long as it pays. Work is cut into equal shares,
+ * so all cores run at the pace of the slowest: 4 + 4 cores of which half run at 0.4 are worth 3.2,
+ * fewer than the 4. Favoured cores with a slightly higher clock are kinds of their own to hwloc;
+ * this rule keeps the others. */
+static void choose_kinds(struct layout *l, struct kind *best, struct kind *k)
+{
+    int n = hwloc_cpukinds_get_nr(l->topo, 0);
+    hwloc_bitmap_t tried = best->set;
+    double worth = 0;
+    for (int i = n - 1; i >= 0; i--) { /* hwloc lists them slowest first */
+        if (worth == 0) {
+            if (read_kind(l, (unsigned)i, best)) {
+                worth = count_units(l, tried);
+                hwloc_bitmap_copy(l->chosen, tried);
+            }
+            continue;
+        }
+        if (!read_kind(l, (unsigned)i, k))
+            continue;
+        hwloc_bitmap_or(tried, tried, k->set);
+        double now = relative_speed(k, best) * count_units(l, tried);
+        if (now > worth) {
+            worth = now;
+            hwloc_bitmap_copy(l->chosen, tried);
+        }
+    }
+    /* unranked kinds, or processors that belong to none: no ground to leave any out */
+    if (!hwloc_bitmap_isequal(tried, l->allowed))
+        hwloc_bitmap_copy(l->chosen, l->allowed);
+}
+
+static enum bl_status find_chosen(struct layout *l)
+{
+    struct kind best = {.set = hwloc_bitmap_alloc()}, other = {.set = hwloc_bitmap_alloc()};
+    enum bl_status st = BL_OK;
+    l->chosen = hwloc_bitmap_dup(l->allowed);
+    if (best.set && other.set && l->chosen)
+        choose_kinds(l, &best, &other);
+    else
+        st = bl_fail(BL_ENOMEM, "topology: no memory for processor sets");
+    hwloc_bitmap_free(other.set);
+    hwloc_bitmap_free(best.set);
+    return st;
+}
+
+static enum bl_status layout_load(struct layout *l, const char *text)
+{
+    if (hwloc_topology_init(&l->topo) != 0) {
+        l->topo = NULL;
+        return bl_fail(BL_ENOMEM, "hwloc: %s", strerror(errno));
+    }
+    if (text)
+        BL_TRY(set_source(l->topo, text));
+    if (hwloc_topology_load(l->topo) != 0)
+        return bl_fail(text ? BL_EINVAL : BL_EUNAVAILABLE, "hwloc refuses %s: %s",
+                       text ? text : "this machine", strerror(errno));
+    l->foreign = !hwloc_topology_is_thissystem(l->topo);
+    l->unit = n_objects(l, HWLOC_OBJ_CORE) ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+    BL_TRY(find_allowed(l));
+    BL_TRY(find_chosen(l));
+    l->n_units = count_units(l, l->allowed);
+    l->n_fast = count_units(l, l->chosen);
+    return BL_OK;
+}
+
+/* ---- the count and its reason
+ * ------------------------------------------------------------------------- */
+
+struct sentence {
+    char *text;
+    size_t bytes, n;
+};
+
+static void BL_PRINTF(2, 3) say(struct sentence *s, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(s->text + s->n, s->bytes - s->n, fmt, ap);
+    va_end(ap);
+    if (n > 0)
+        s->n = s->n + (size_t)n < s->bytes ? s->n + (size_t)n : s->bytes - 1;
+}
+
+static const char *plural(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+static void say_cores(struct sentence *s, const struct layout *l)
+{
+    if (l->n_fast < l->n_units)
+        say(s, "%u performance core%s, %u slower one%s left out", l->n_fast, plural(l->n_fast),
+            l->n_units - l->n_fast, plural(l->n_units - l->n_fast));
+    else if (l->unit == HWLOC_OBJ_CORE)
+        say(s, "%u physical core%s", l->n_units, plural(l->n_units));
+    else
+        say(s, "%u logical CPU%s, cores unknown", l->n_units, plural(l->n_units));
+    if (weight(l->allowed) < l->n_machine)
+        say(s, "; affinity allows %u of %u logical CPUs", weight(l->allowed), l->n_machine);
+}
+
+/* Lowers out->n to what quota and table allow. */
+static void limit_threads(struct bl_threads *out, const struct bl_cgroup_cpu *group,
+                          struct sentence *s)
+{
+    out->quota = group->quota;
+    if (out->n > BL_MAX_CPUS) {
+        out->n = BL_MAX_CPUS;
+        say(s, "; at most %d threads", BL_MAX_CPUS);
+    }
+    if (group->quota > 0 && group->quota < out->n) {
+        out->n = group->quota < 1 ? 1 : (uint32_t)group->quota; /* a thread over quota stalls all */
+        say(s, "; cgroup quota %.2f CPUs", group->quota);
+    }
+}
+
+/* n of the chosen units at even distances in hwloc's order, hence spread over packages and caches.
+ */
+static void spread(const struct layout *l, uint32_t n, int cpu[BL_MAX_CPUS])
+{
+    uint32_t seen = 0, k = 0;
+    for (unsigned i = 0; i < n_objects(l, l->unit) && k < n; i++) {
+        int pu = first_pu(l, l->chosen, i);
+        if (pu >= 0 && seen++ == (uint64_t)k * l->n_fast / n)
+            cpu[k++] = pu;
+    }
+}
+
+/* Without hwloc: every processor of the affinity mask, physical or not. */
+static void count_affinity(struct bl_cpus *out, struct sentence *s)
+{
+    cpu_set_t set;
+    uint32_t n = 0;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        for (size_t i = 0; i < CPU_SETSIZE && n < BL_MAX_CPUS; i++)
+            if (CPU_ISSET(i, &set))
+                out->cpu[n++] = (int)i;
+    } else {
+        long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
+        n = online > 0 ? (uint32_t)online : 1;
+    }
+    out->threads.n = out->threads.n_physical = out->threads.n_logical = n;
+    say(s, "%u logical CPU%s of the affinity mask, cores unknown", n, plural(n));
+}
+
+enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const char *cgroup_root)
+{
+    struct layout l = {0};
+    struct bl_cgroup_cpu group = {0};
+    struct bl_cpus found = {0};
+    struct sentence s = {found.threads.reason, sizeof found.threads.reason, 0};
+
+    for (size_t i = 0; i < BL_MAX_CPUS; i++)
+        found.cpu[i] = -1;
+    enum bl_status st = layout_load(&l, topology);
+    if (st && topology)
+        goto out;
+    if (st) {
+        bl_warn("%s; threads are counted by affinity", bl_error());
+        count_affinity(&found, &s);
+    } else {
+        found.threads.n = l.n_fast;
+        found.threads.n_physical = l.n_units;
+        found.threads.n_logical = weight(l.allowed);
+        say_cores(&s, &l);
+    }
+    /* the quota of this process says nothing about a machine that is only described */
+    if (cgroup_root || !l.foreign)
+        if ((st = bl_cgroup_cpu(&group, cgroup_root)))
+            goto out;
+    limit_threads(&found.threads, &group, &s);
+    for (size_t i = found.threads.n; i < BL_MAX_CPUS; i++)
+        found.cpu[i] = -1;
+    if (l.chosen && !l.foreign)
+        spread(&l, found.threads.n, found.cpu);
+    *out = found;
+out:
+    layout_finish(&l);
+    return st;
+}
+
+enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology,
+                                 const char *cgroup_root)
+{
+    struct bl_cpus cpus;
+    BL_TRY(bl_topology_cpus(&cpus, topology, cgroup_root));
+    *out = cpus.threads;
+    return BL_OK;
+}
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------- */
+
+/* "MemTotal:  24683652 kB" in bytes */
+static bool meminfo_bytes(const char *text, const char *key, uint64_t *out)
+{
+    size_t len = strlen(key);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, len) != 0 || line[len] != ':')
+            continue;
+        const char *digits = line + len + 1 + strspn(line + len + 1, " ");
+        char *end;
+        errno = 0;
+        unsigned long long kib = strtoull(digits, &end, 10);
+        if (end == digits || *digits == '-' || errno || kib > UINT64_MAX / 1024)
+            return false;
+        *out = (uint64_t)kib * 1024;
+        return true;
+    }
+    return false;
+}
+
+static bool read_meminfo(const char *root, struct bl_host_memory *m, enum bl_status *st)
+{
+    char *text;
+    if ((*st = bl_cgroup_text(&text, root, "proc/meminfo")) || !text)
+        return false;
+    bool good = meminfo_bytes(text, "MemTotal", &m->total_bytes) && m->total_bytes > 0;
+    snprintf(m->source, sizeof m->source, "MemAvailable");
+    if (good && !meminfo_bytes(text, "MemAvailable", &m->available_bytes)) {
+        /* before Linux 3.14; page cache counts as free, for most of it can be dropped */
+        uint64_t cached = 0, buffers = 0;
+        good = meminfo_bytes(text, "MemFree", &m->available_bytes);
+        if (meminfo_bytes(text, "Cached", &cached) && meminfo_bytes(text, "Buffers", &buffers))
+            m->available_bytes += cached + buffers;
+        snprintf(m->source, sizeof m->source, "MemFree + Cached + Buffers");
+    }
+    if (!good || m->available_bytes > m->total_bytes) {
+        bl_warn("%s/proc/meminfo makes no sense; ignored", root ? root : "");
+        good = false;
+    }
+    free(text);
+    return good;
+}
+
+static enum bl_status ask_sysconf(struct bl_host_memory *m)
+{
+    long total = sysconf(_SC_PHYS_PAGES), available = sysconf(_SC_AVPHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+    if (total <= 0 || available < 0 || page <= 0)
+        return bl_fail(BL_EIO, "neither /proc/meminfo nor sysconf tells the size of memory");
+    m->total_bytes = (uint64_t)total * (uint64_t)page;
+    m->available_bytes = (uint64_t)available * (uint64_t)page;
+    snprintf(m->source, sizeof m->source, "free pages by sysconf");
+    return BL_OK;
+}
+
+enum bl_status bl_topology_memory(struct bl_host_memory *out, const char *cgroup_root)
+{
+    struct bl_host_memory m = {0};
+    struct bl_cgroup_memory group;
+    enum bl_status st;
+
+    BL_TRY(bl_cgroup_memory(&group, cgroup_root));
+    bool known = read_meminfo(cgroup_root, &m, &st);
+    if (!known && !st && cgroup_root) /* a folder without meminfo overrides the groups only */
+        known = read_meminfo(NULL, &m, &st);
+    if (st)
+        return st;
+    if (!known)
+        BL_TRY(ask_sysconf(&m));
+    m.limit_bytes = group.limit_bytes;
+    m.usable_bytes = m.available_bytes;
+    if (group.room_bytes < m.usable_bytes) {
+        m.usable_bytes = group.room_bytes;
+        memcpy(m.source, group.source, sizeof m.source);
+    }
+    *out = m;
+    return BL_OK;
+}
