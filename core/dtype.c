@@ -13,8 +13,7 @@ const struct bl_dtype_info bl_dtypes[BL_N_DTYPES] = {
 #undef X
 };
 
-/* ---- ids
- * ---------------------------------------------------------------------------------------------- */
+/* ---- ids ----------------------------------------------------------------------------------- */
 
 /* Ids that files of other times and programs use, and what the owner of such a file can do. */
 enum advice { REQUANTISE, AS_Q4_0, AS_IQ4_NL, I2_S, FORK };
@@ -87,8 +86,7 @@ enum bl_status bl_dtype_by_gguf_id(uint32_t id, enum bl_dtype *out)
                    "tensor type %u is unknown: the file is damaged or newer than this build", id);
 }
 
-/* ---- names
- * -------------------------------------------------------------------------------------------- */
+/* ---- names --------------------------------------------------------------------------------- */
 
 /* Edits (insert, delete, replace) from a to b, without regard to case; names longer than 15 are far
  * from any. */
@@ -113,12 +111,10 @@ static unsigned edits(const char *a, const char *b)
     return row[n];
 }
 
-/* Names that begin with the given one count as two edits away, however much longer they are. */
-static unsigned distance(const char *given, const char *name)
+static bool is_near(const char *given, const char *name)
 {
-    unsigned d = edits(given, name);
-    bool begins = *given && strncasecmp(given, name, strlen(given)) == 0;
-    return begins && d > 2 ? 2 : d;
+    size_t n = strlen(given);
+    return (n && strncasecmp(given, name, n) == 0) || edits(given, name) <= (n > 4 ? 2 : 1);
 }
 
 enum bl_status bl_dtype_by_name(const char *name, enum bl_dtype *out)
@@ -126,12 +122,11 @@ enum bl_status bl_dtype_by_name(const char *name, enum bl_dtype *out)
     char near[160] = "";
     size_t len = 0;
     for (unsigned t = 0; t < BL_N_DTYPES; t++) {
-        unsigned d = distance(name, bl_dtypes[t].name);
-        if (d == 0) {
+        if (strcasecmp(name, bl_dtypes[t].name) == 0) {
             *out = (enum bl_dtype)t;
             return BL_OK;
         }
-        if (d <= 2 && len < sizeof near)
+        if (len < sizeof near && is_near(name, bl_dtypes[t].name))
             len += (size_t)snprintf(near + len, sizeof near - len, "%s%s", len ? ", " : "",
                                     bl_dtypes[t].name);
     }
@@ -149,8 +144,7 @@ uint64_t bl_dtype_row_bytes(enum bl_dtype type, uint64_t k)
     return blocks * t->block_bytes;
 }
 
-/* ---- half floats
- * -------------------------------------------------------------------------------------- */
+/* ---- half floats --------------------------------------------------------------------------- */
 
 static float as_float(uint32_t bits)
 {
@@ -201,8 +195,7 @@ static uint16_t f32_to_bf16(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* ---- decoding
- * ----------------------------------------------------------------------------------------- */
+/* ---- decoding ------------------------------------------------------------------------------ */
 
 static void decode_blocks(enum bl_dtype type, uint64_t k, float *dst, const uint8_t *src)
 {
@@ -243,8 +236,7 @@ void bl_dtype_decode(enum bl_dtype type, uint64_t k, float *dst, const void *src
     }
 }
 
-/* ---- encoding
- * ----------------------------------------------------------------------------------------- */
+/* ---- encoding ------------------------------------------------------------------------------ */
 
 /* Nearest even for |v| < 2^22: added to 1.5 * 2^23, a float has no room for a fraction. */
 static int32_t nearest(float v)

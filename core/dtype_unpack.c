@@ -27,8 +27,7 @@ static void put_nibbles(int8_t *q, const uint8_t *p, unsigned n, int zero)
     }
 }
 
-/* ---- 32 elements
- * -------------------------------------------------------------------------------------- */
+/* ---- 32 elements --------------------------------------------------------------------------- */
 
 static void unpack_q4_0(struct bl_unpacked *u, const uint8_t *b)
 {
@@ -76,8 +75,7 @@ static void unpack_q8_1(struct bl_unpacked *u, const uint8_t *b)
     copy_i8(u->q, b + 4, 32);
 }
 
-/* ---- 256 elements
- * ------------------------------------------------------------------------------------- */
+/* ---- 256 elements -------------------------------------------------------------------------- */
 
 /* 64 bytes hold 256 codes: bits 2s, 2s+1 of 32 bytes are 32 elements in a row, then the next 32
  * bytes follow. */
@@ -167,8 +165,7 @@ static void unpack_q8_k(struct bl_unpacked *u, const uint8_t *b)
     copy_i8(u->q, b + 4, 256);
 }
 
-/* ---- 4-bit floats
- * ------------------------------------------------------------------------------------- */
+/* ---- 4-bit floats -------------------------------------------------------------------------- */
 
 /* Twice the value of E2M1, low nibbles first. */
 static void put_fp4(int8_t *q, const uint8_t *p, unsigned n)
@@ -216,8 +213,7 @@ static void unpack_nvfp4(struct bl_unpacked *u, const uint8_t *b)
     }
 }
 
-/* ---- one and two bits, ternary
- * ------------------------------------------------------------------------ */
+/* ---- one and two bits, ternary ------------------------------------------------------------- */
 
 /* A byte holds base-3 digits as a fraction of 256: times 3^n and modulo 256, the next digit is the
  * carry of times 3. */

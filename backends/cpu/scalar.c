@@ -6,8 +6,7 @@
 #include "scalar.h"
 #include "dtype_unpack.h"
 
-/* ---- activations
- * -------------------------------------------------------------------------------------- */
+/* ---- activations --------------------------------------------------------------------------- */
 
 static void sums_of_16(struct bl_act_block *b)
 {
@@ -48,8 +47,7 @@ static void quantize_256(uint32_t k, struct bl_act_block *dst, const float *src)
     quantize(k, dst, src, 256);
 }
 
-/* ---- attention
- * ---------------------------------------------------------------------------------------- */
+/* ---- attention ----------------------------------------------------------------------------- */
 
 static void score_rows(enum bl_dtype type, uint32_t dk, uint32_t n, float *score, const float *q,
                        const void *base, const uint64_t *row, float scale)
@@ -104,8 +102,7 @@ static float exp_sum(uint32_t n, float *x, float max)
     return (float)sum;
 }
 
-/* ---- the rest of a layer
- * ------------------------------------------------------------------------------ */
+/* ---- the rest of a layer ------------------------------------------------------------------- */
 
 static void rms_norm(uint32_t n, float *y, const float *x, const float *w, float eps)
 {

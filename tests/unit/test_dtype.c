@@ -37,8 +37,7 @@ static float next_float(uint64_t *seed)
     return (float)(v - (1 << 23)) * 0x1p-23f;
 }
 
-/* ---- decoding
- * ----------------------------------------------------------------------------------------- */
+/* ---- decoding ------------------------------------------------------------------------------ */
 
 /* NULL when there is no such file. */
 static void *read_file(const char *dir, const char *name, const char *suffix, size_t *bytes)
@@ -178,8 +177,7 @@ static void every_type_has_its_decoder(void **state)
     }
 }
 
-/* ---- ids, names, sizes
- * -------------------------------------------------------------------------------- */
+/* ---- ids, names, sizes --------------------------------------------------------------------- */
 
 static void ids_find_their_types(void **state)
 {
@@ -223,7 +221,7 @@ static void foreign_ids_are_refused_in_words(void **state)
     }
 }
 
-static void names_find_their_types_or_near_ones(void **state)
+static void names_find_their_types(void **state)
 {
     enum bl_dtype found;
     (void)state;
@@ -233,15 +231,31 @@ static void names_find_their_types_or_near_ones(void **state)
     }
     assert_int_equal(bl_dtype_by_name("Q8_0", &found), BL_OK);
     assert_int_equal(found, BL_Q8_0);
-    assert_int_equal(bl_dtype_by_name("q4", &found), BL_EINVAL);
-    assert_non_null(strstr(bl_error(), "near it: q4_0, q4_1, q4_k"));
-    assert_int_equal(bl_dtype_by_name("fp16", &found), BL_EINVAL);
-    assert_non_null(strstr(bl_error(), "f16"));
-    assert_int_equal(bl_dtype_by_name("iq", &found), BL_EINVAL);
-    assert_non_null(strstr(bl_error(), "iq2_xxs"));
-    assert_int_equal(bl_dtype_by_name("quite something else", &found), BL_EINVAL);
+}
+
+static void wrong_names_bring_near_ones(void **state)
+{
+    static const struct {
+        const char *name, *says;
+    } wrong[] = {
+        {"q4", "'q4' is no tensor type; near it: q4_0, q4_1, q4_k"},
+        {"iq2", "near it: iq2_xxs, iq2_xs, iq2_s"}, /* beginnings, however much is missing */
+        {"fp16", "near it: f16"},
+        {"iq2xxs", "near it: iq2_xxs"}, /* a letter too few in the middle */
+        {"mmxfp4", "near it: mxfp4"},   /* one too many in front */
+        {"IQ4NL", "near it: iq4_nl"},
+    };
+    enum bl_dtype untouched = BL_Q6_K;
+    (void)state;
+    for (size_t i = 0; i < BL_COUNT(wrong); i++) {
+        assert_int_equal(bl_dtype_by_name(wrong[i].name, &untouched), BL_EINVAL);
+        if (!strstr(bl_error(), wrong[i].says))
+            fail_msg("\"%s\" does not say \"%s\"", bl_error(), wrong[i].says);
+    }
+    assert_int_equal(bl_dtype_by_name("quite something else", &untouched), BL_EINVAL);
     assert_null(strstr(bl_error(), "near"));
-    assert_int_equal(bl_dtype_by_name("", &found), BL_EINVAL);
+    assert_int_equal(bl_dtype_by_name("", &untouched), BL_EINVAL);
+    assert_int_equal(untouched, BL_Q6_K);
 }
 
 static void rows_are_whole_blocks(void **state)
@@ -256,8 +270,7 @@ static void rows_are_whole_blocks(void **state)
     assert_int_equal(bl_dtype_row_bytes(BL_F64, (UINT64_C(1) << 61) - 1), UINT64_MAX - 7);
 }
 
-/* ---- half floats
- * -------------------------------------------------------------------------------------- */
+/* ---- half floats --------------------------------------------------------------------------- */
 
 static double half_value(unsigned h)
 {
@@ -333,8 +346,7 @@ static void bf16_rounds_to_nearest_even(void **state)
     assert_int_equal(encode_bf16(from_bits(0xffffffff)), 0xffff);
 }
 
-/* ---- encoding
- * ----------------------------------------------------------------------------------------- */
+/* ---- encoding ------------------------------------------------------------------------------ */
 
 enum { N = 512 };
 static const enum bl_dtype encodable[] = {BL_F32,  BL_F16,  BL_BF16, BL_Q8_0,
@@ -467,7 +479,8 @@ int main(void)
         cmocka_unit_test(every_type_has_its_decoder),
         cmocka_unit_test(ids_find_their_types),
         cmocka_unit_test(foreign_ids_are_refused_in_words),
-        cmocka_unit_test(names_find_their_types_or_near_ones),
+        cmocka_unit_test(names_find_their_types),
+        cmocka_unit_test(wrong_names_bring_near_ones),
         cmocka_unit_test(rows_are_whole_blocks),
         cmocka_unit_test(every_half_is_its_float_and_back),
         cmocka_unit_test(halves_round_to_nearest_even),

@@ -78,7 +78,7 @@ static void every_entry_is_filled(void **state)
         assert_non_null(
             strstr(s->dot_name, s->act == BL_ACT_F32 ? "_f32_1__scalar" : "_act_1__scalar"));
         assert_non_null(strstr(e->dot_name, "_f32_1__exact"));
-        assert_true(s->rows && e->rows);
+        assert_true(s->rows == 1 && e->rows == 1);
     }
     assert_true(scalar.quantize_32 && scalar.quantize_256 && scalar.rms_norm && scalar.exp_sum);
     assert_true(scalar.silu_mul && scalar.gelu_mul && scalar.swiglu_oai && scalar.add);
@@ -87,8 +87,7 @@ static void every_entry_is_filled(void **state)
     assert_true(scalar.glu_name && scalar.add_name && scalar.rope_name);
 }
 
-/* ---- activations
- * -------------------------------------------------------------------------------------- */
+/* ---- activations --------------------------------------------------------------------------- */
 
 static const uint32_t act_k[] = {32, 96, 224, 256, 288, 576, 2880};
 
@@ -197,8 +196,7 @@ static void quantize_256_pads_a_short_block(void **state)
     }
 }
 
-/* ---- dots
- * --------------------------------------------------------------------------------------------- */
+/* ---- dots ---------------------------------------------------------------------------------- */
 
 /* Random blocks whose values are numbers of ordinary size; the scales lie in different places in
  * each type. */
@@ -293,8 +291,7 @@ static void exact_dots_agree_with_double(void **state)
     check_dots(&exact);
 }
 
-/* ---- attention
- * ---------------------------------------------------------------------------------------- */
+/* ---- attention ----------------------------------------------------------------------------- */
 
 enum { N_ROWS = 5 };
 
@@ -379,8 +376,7 @@ static void exp_sum_is_softmax_without_the_division(void **state)
     assert_near("sum", got, sum, sum, 0.5);
 }
 
-/* ---- the rest of a layer
- * ------------------------------------------------------------------------------ */
+/* ---- the rest of a layer ------------------------------------------------------------------- */
 
 static void rms_norm_agrees_with_double(void **state)
 {
