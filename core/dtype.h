@@ -33,7 +33,7 @@ extern const struct bl_dtype_info bl_dtypes[BL_N_DTYPES];
 enum bl_status bl_dtype_by_gguf_id(uint32_t id, enum bl_dtype *out);
 enum bl_status bl_dtype_by_name(const char *name, enum bl_dtype *out); /* BL_EINVAL: lists near names */
 
-/* Bytes of a row of k elements; 0 when k is not a whole number of blocks. */
+/* Bytes of a row of k elements; 0 when k is not a whole number of blocks or the bytes exceed 64 bits. */
 uint64_t bl_dtype_row_bytes(enum bl_dtype, uint64_t k);
 
 /* dst[0..k) = the row's values, bit for bit as ggml decodes them. Every type with a law but NONE, and Q8_1, Q8_K. */

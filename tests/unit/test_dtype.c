@@ -93,7 +93,7 @@ static void full_recordings_decode_as_recorded(void **state)
     const char *root = getenv("BALLAST_REFERENCE");
     char dir[4000];
     unsigned n = 0;
-    if (!root) {
+    if (!root || !*root) {
         print_message("skipped: BALLAST_REFERENCE does not name the full set\n");
         skip();
     }
