@@ -18,15 +18,19 @@ enum bl_status bl_fail(enum bl_status code, const char *fmt, ...)
 
 enum bl_status bl_fail_in(enum bl_status code, const char *fmt, ...)
 {
-    char old[MESSAGE_BYTES], head[MESSAGE_BYTES];
+    char old[MESSAGE_BYTES];
     va_list ap;
+
     memcpy(old, message, sizeof old);
     va_start(ap, fmt);
-    vsnprintf(head, sizeof head, fmt, ap);
+    int n = vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    size_t n = strlen(head);
-    snprintf(message, sizeof message, "%s", head);
-    snprintf(message + n, sizeof message - n, ": %s", old);
+    size_t at = n < 0 ? 0 : (size_t)n < sizeof message - 3 ? (size_t)n : sizeof message - 3;
+    size_t room = sizeof message - at - 3;
+    size_t kept = strnlen(old, room);
+    memcpy(message + at, ": ", 2);
+    memcpy(message + at + 2, old, kept);
+    message[at + 2 + kept] = 0;
     return code;
 }
 
