@@ -15,8 +15,9 @@
 enum {
     /* Waits inside a step are mostly shorter than this; a sleep and its wake cost 25 to 50 us. */
     SPIN_NS = 150000,
-    /* Pauses before the first sched_yield, about 2 us: long enough for evenly shared work, short enough that a
-     * thread which shares its core with the one it waits for gives way before much is lost. */
+    /* Pauses before the first sched_yield, about 2 us: long enough for evenly shared work, short
+     * enough that a thread which shares its core with the one it waits for gives way before much is
+     * lost. */
     PAUSES_FIRST = 64,
     PAUSES_NEXT = 16
 };
@@ -45,7 +46,8 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Sleeps while *word == seen, at most until the deadline (UINT64_MAX: for ever). May return early. */
+/* Sleeps while *word == seen, at most until the deadline (UINT64_MAX: for ever). May return early.
+ */
 static void futex_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline)
 {
     struct timespec left, *limit = NULL;
@@ -60,8 +62,8 @@ static void futex_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t deadline
 
 void bl_counter_set(struct bl_counter *c, uint32_t value)
 {
-    /* Value before sleepers here, sleepers before value in the waiter, both sequentially consistent: one of the two
-     * sees the other's store. */
+    /* Value before sleepers here, sleepers before value in the waiter, both sequentially
+     * consistent: one of the two sees the other's store. */
     atomic_store(&c->value, value);
     if (atomic_load(&c->sleepers))
         futex_wake_all(&c->value);
@@ -121,7 +123,7 @@ struct bl_pool {
     struct bl_counter job BL_ALIGNED(64); /* number of the job to run */
     bl_pool_fn *fn;                       /* of that job; NULL = leave */
     void *arg;
-    uint32_t n_job;                       /* threads that take part */
+    uint32_t n_job; /* threads that take part */
     struct bl_counter done BL_ALIGNED(64);
     _Atomic uint32_t busy;                /* workers still in the job */
     struct bl_counter met BL_ALIGNED(64); /* meetings of the barrier */
@@ -131,14 +133,13 @@ struct bl_pool {
     uint32_t n, n_started;
 };
 
-static void bind_self(int cpu)
+void bl_thread_bind(int cpu)
 {
     cpu_set_t set;
     if (cpu < 0 || cpu >= CPU_SETSIZE)
         return;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    /* A hint: where the system forbids it, the thread runs where it may. */
     (void)sched_setaffinity(0, sizeof set, &set);
 }
 
@@ -146,7 +147,7 @@ static void *worker_main(void *arg)
 {
     const struct worker *w = arg;
     struct bl_pool *p = w->pool;
-    bind_self(w->cpu);
+    bl_thread_bind(w->cpu);
     for (uint32_t job = 1;; job++) {
         bl_counter_wait(&p->job, job, SPIN_NS, UINT64_MAX);
         bl_pool_fn *const fn = p->fn;
@@ -229,8 +230,9 @@ enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu)
         const int err = pthread_create(&w->thread, NULL, worker_main, w);
         if (err) {
             bl_pool_destroy(p);
-            return bl_fail(BL_EIO, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
-                           err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
+            return bl_fail(
+                BL_EIO, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
+                err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
         }
         p->n_started++;
     }

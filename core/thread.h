@@ -25,6 +25,9 @@ void bl_counter_set(struct bl_counter *, uint32_t value); /* must not go back; w
 /* True once value >= at_least (wrap-safe comparison). Spins for spin_ns, then sleeps. timeout UINT64_MAX = forever. */
 bool bl_counter_wait(struct bl_counter *, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns);
 
+/* Binds the calling thread to a logical CPU; a hint, ignored where it cannot be. cpu < 0: nothing. */
+void bl_thread_bind(int cpu);
+
 typedef void bl_pool_fn(void *arg, uint32_t ith, uint32_t nth);
 struct bl_pool;
 /* n >= 1 threads in a job, the caller of bl_pool_run included, so n - 1 are started. cpu: logical CPU of thread i

@@ -1,2 +1,394 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+/* ATTENTION. The keys of a sequence are cut into splits at fixed positions; each split gives a
+ * partial result for a (token, head): its largest score, the sum of exponentials and the weighted
+ * values. Partials are merged in order. Few tokens: threads share (token, key head, split), a
+ * second step merges. Many: a thread takes a block of tokens and merges as it goes. Both do the
+ * same arithmetic, so a token's result depends neither on the number of threads nor on whether it
+ * came alone or in a batch. */
+#include "segment.h"
+
+#include <math.h>
+
+enum {
+    FEW_TOKENS = 4,
+    BLOCK_TOKENS = 16, /* that share one reading of a split */
+    LEAST_SPLIT = 128, /* keys and values of one head stay in the first-level caches */
+    MOST_SPLITS = 64
+};
+
+struct attention_args {
+    const float *q, *sinks;
+    const uint8_t *k, *v;
+    float *y;
+    bl_qk_fn *qk;
+    bl_pv_fn *pv;
+    size_t k_row, v_row, k_head, v_head; /* bytes */
+    struct bl_attention_attr at;
+    uint32_t group; /* query heads of one key head */
+    uint32_t rows_per_seq, split;
+    uint8_t *work; /* every thread's own */
+    size_t work_bytes;
+    float *partial; /* few tokens: [token][head][split][dv, largest, sum] */
+    uint32_t n_splits, partial_floats;
+};
+
+/* ---- sizes ---- */
+
+static uint32_t split_keys(uint32_t rows_per_seq)
+{
+    uint32_t split = LEAST_SPLIT;
+    while ((uint64_t)split * MOST_SPLITS < rows_per_seq)
+        split *= 2;
+    return split;
+}
+
+/* A window may begin inside a split: one more. */
+static uint32_t most_splits(uint32_t rows_per_seq)
+{
+    const uint32_t split = split_keys(rows_per_seq);
+    return (uint32_t)(((uint64_t)rows_per_seq + split - 1) / split) + 1;
+}
+
+static uint64_t partial_floats(const struct bl_attention_attr *at)
+{
+    return bl_align_up((uint64_t)at->dv + 2, 16);
+}
+
+static uint64_t partial_row_bytes(const struct bl_attention_attr *at, uint32_t rows_per_seq)
+{
+    return at->n_head * most_splits(rows_per_seq) * partial_floats(at) * sizeof(float);
+}
+
+/* One thread's tools. */
+struct work {
+    uint64_t *k_off, *v_off; /* [split] where the rows of this split are */
+    float *score;            /* [split] */
+    float *acc;              /* [dv] */
+    struct running {
+        float max, sum;
+    } * run; /* [BLOCK_TOKENS][group] */
+};
+
+static uint64_t work_bytes(const struct bl_attention_attr *at, uint32_t rows_per_seq)
+{
+    const uint64_t split = split_keys(rows_per_seq), group = at->n_head / at->n_head_kv;
+    return bl_cpu_round(split * (2 * sizeof(uint64_t) + sizeof(float)) + at->dv * sizeof(float) +
+                        BLOCK_TOKENS * group * sizeof(struct running));
+}
+
+static struct work work_of(const struct attention_args *a, uint32_t ith)
+{
+    struct work w;
+    w.k_off = (uint64_t *)(a->work + ith * a->work_bytes);
+    w.v_off = w.k_off + a->split;
+    w.score = (float *)(w.v_off + a->split);
+    w.acc = w.score + a->split;
+    w.run = (struct running *)(w.acc + a->at.dv);
+    return w;
+}
+
+/* ---- what a token sees ---- */
+
+struct view {
+    uint32_t slot, first, end; /* positions [first, end) */
+};
+
+static struct view view_of(const struct attention_args *a, const struct bl_params *p, uint32_t t)
+{
+    const uint32_t pos = BL_PARAMS_ARRAY(const uint32_t, p, p->pos_off)[t];
+    const uint32_t seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off)[t];
+    const uint32_t slot = BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off)[seq].slot;
+    const uint32_t window = a->at.window;
+    return (struct view){slot, window && pos >= window ? pos - window + 1 : 0, pos + 1};
+}
+
+static struct view cut(struct view v, const struct attention_args *a, uint32_t split)
+{
+    const uint32_t first = split * a->split;
+    v.first = v.first > first ? v.first : first;
+    v.end = v.end - first < a->split ? v.end : first + a->split;
+    return v;
+}
+
+static void find_rows(const struct attention_args *a, const struct work *w, struct view v)
+{
+    const uint32_t base = v.slot * a->rows_per_seq;
+    uint32_t row = bl_kv_row(a->rows_per_seq, v.slot, v.first) - base;
+    for (uint32_t j = 0; j < v.end - v.first; j++) {
+        w->k_off[j] = (uint64_t)(base + row) * a->k_row;
+        w->v_off[j] = (uint64_t)(base + row) * a->v_row;
+        row = row + 1 == a->rows_per_seq ? 0 : row + 1;
+    }
+}
+
+/* ---- partial results ---- */
+
+/* Eight running maxima, which compilers turn into vector instructions; a NaN never wins. */
+static float largest(uint32_t n, const float *x)
+{
+    float m[8] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY,
+                  -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (unsigned j = 0; j < 8; j++)
+            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+    for (; i < n; i++)
+        m[0] = x[i] > m[0] ? x[i] : m[0];
+    for (unsigned j = 1; j < 8; j++)
+        m[0] = m[j] > m[0] ? m[j] : m[0];
+    return m[0];
+}
+
+/* Keys [first, first + n) of those found, against query head `head` of token t; acc gets the
+ * weighted values. */
+static struct running attend(const struct attention_args *a, const struct bl_cpu_kernels *k,
+                             const struct work *w, uint32_t t, uint32_t head, uint32_t first,
+                             uint32_t n, float *acc)
+{
+    const struct bl_attention_attr *at = &a->at;
+    const uint32_t kv = head / a->group;
+    struct running r;
+    a->qk(at->dk, n, w->score, a->q + ((size_t)t * at->n_head + head) * at->dk,
+          a->k + kv * a->k_head, w->k_off + first, at->scale);
+    r.max = largest(n, w->score);
+    r.sum = k->exp_sum(n, w->score, r.max);
+    memset(acc, 0, at->dv * sizeof *acc);
+    a->pv(at->dv, n, acc, w->score, a->v + kv * a->v_head, w->v_off + first);
+    return r;
+}
+
+static void merge(uint32_t dv, struct running *to, float *y, struct running part, const float *acc)
+{
+    const float max = part.max > to->max ? part.max : to->max;
+    const float c_to = expf(to->max - max), c_part = expf(part.max - max);
+    to->max = max;
+    to->sum = to->sum * c_to + part.sum * c_part;
+    for (uint32_t i = 0; i < dv; i++)
+        y[i] = y[i] * c_to + acc[i] * c_part;
+}
+
+/* A sink is a score without a value. */
+static void finish(const struct attention_args *a, struct running r, uint32_t head, float *y)
+{
+    float c = 1;
+    if (a->sinks) {
+        const float sink = a->sinks[head], max = sink > r.max ? sink : r.max;
+        c = expf(r.max - max);
+        r.sum = r.sum * c + expf(sink - max);
+    }
+    c /= r.sum;
+    for (uint32_t i = 0; i < a->at.dv; i++)
+        y[i] *= c;
+}
+
+static float *out_of(const struct attention_args *a, uint32_t t, uint32_t head)
+{
+    return a->y + ((size_t)t * a->at.n_head + head) * a->at.dv;
+}
+
+/* ---- few tokens ---- */
+
+static float *partial_of(const struct attention_args *a, uint32_t t, uint32_t head, uint32_t split)
+{
+    return a->partial +
+           (((size_t)t * a->at.n_head + head) * a->n_splits + split) * a->partial_floats;
+}
+
+static void few_run(const void *args, const struct bl_cpu_job *job)
+{
+    const struct attention_args *a = args;
+    const struct work w = work_of(a, job->ith);
+    uint32_t unit = 0;
+    for (uint32_t t = 0; t < job->params->n_tok; t++) {
+        const struct view v = view_of(a, job->params, t);
+        const uint32_t s0 = v.first / a->split, s1 = (v.end - 1) / a->split;
+        for (uint32_t kv = 0; kv < a->at.n_head_kv; kv++)
+            for (uint32_t s = s0; s <= s1; s++) {
+                if (unit++ % job->nth != job->ith)
+                    continue;
+                const struct view part = cut(v, a, s);
+                find_rows(a, &w, part);
+                for (uint32_t head = kv * a->group; head < (kv + 1) * a->group; head++) {
+                    float *p = partial_of(a, t, head, s - s0);
+                    const struct running r =
+                        attend(a, job->kernels, &w, t, head, 0, part.end - part.first, p);
+                    p[a->at.dv] = r.max;
+                    p[a->at.dv + 1] = r.sum;
+                }
+            }
+    }
+}
+
+static void merge_run(const void *args, const struct bl_cpu_job *job)
+{
+    const struct attention_args *a = args;
+    const uint32_t dv = a->at.dv;
+    const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
+    for (uint32_t t = own.first; t < own.end; t++) {
+        const struct view v = view_of(a, job->params, t);
+        const uint32_t n = (v.end - 1) / a->split - v.first / a->split + 1;
+        for (uint32_t head = 0; head < a->at.n_head; head++) {
+            const float *p = partial_of(a, t, head, 0);
+            float *y = out_of(a, t, head);
+            struct running r = {p[dv], p[dv + 1]};
+            memcpy(y, p, dv * sizeof *y);
+            for (uint32_t s = 1; s < n; s++) {
+                p += a->partial_floats;
+                merge(dv, &r, y, (struct running){p[dv], p[dv + 1]}, p);
+            }
+            finish(a, r, head, y);
+        }
+    }
+}
+
+/* ---- many tokens ---- */
+
+/* Tokens [t0, t1) of one sequence, one key head. */
+static void run_sequence(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t kv,
+                         uint32_t t0, uint32_t t1)
+{
+    const struct work w = work_of(a, job->ith);
+    struct view all = view_of(a, job->params, t0);
+    for (uint32_t t = t0 + 1; t < t1; t++) {
+        const struct view v = view_of(a, job->params, t);
+        all.first = v.first < all.first ? v.first : all.first;
+        all.end = v.end > all.end ? v.end : all.end;
+    }
+    for (uint32_t s = all.first / a->split; s <= (all.end - 1) / a->split; s++) {
+        const struct view part = cut(all, a, s);
+        find_rows(a, &w, part);
+        for (uint32_t t = t0; t < t1; t++) {
+            const struct view v = view_of(a, job->params, t);
+            if (s < v.first / a->split || s > (v.end - 1) / a->split)
+                continue;
+            const struct view mine = cut(v, a, s);
+            for (uint32_t g = 0; g < a->group; g++) {
+                const uint32_t head = kv * a->group + g, n = mine.end - mine.first;
+                struct running *r = &w.run[(t - t0) * a->group + g];
+                const bool first = s == v.first / a->split;
+                float *y = out_of(a, t, head), *acc = first ? y : w.acc;
+                const struct running p =
+                    attend(a, job->kernels, &w, t, head, mine.first - part.first, n, acc);
+                if (first)
+                    *r = p;
+                else
+                    merge(a->at.dv, r, y, p, acc);
+                if (s == (v.end - 1) / a->split)
+                    finish(a, *r, head, y);
+            }
+        }
+    }
+}
+
+static uint32_t same_sequence(const struct bl_params *p, uint32_t t, uint32_t end)
+{
+    const uint32_t *seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off);
+    uint32_t e = t + 1;
+    while (e < end && seq[e] == seq[t])
+        e++;
+    return e;
+}
+
+static void many_run(const void *args, const struct bl_cpu_job *job)
+{
+    const struct attention_args *a = args;
+    const uint32_t n_tok = job->params->n_tok;
+    uint32_t unit = 0;
+    /* Late tokens see more keys: dealt in turn, not in contiguous shares. */
+    for (uint32_t t = 0; t < n_tok; t += BLOCK_TOKENS) {
+        const uint32_t end = n_tok - t < BLOCK_TOKENS ? n_tok : t + BLOCK_TOKENS;
+        for (uint32_t kv = 0; kv < a->at.n_head_kv; kv++) {
+            if (unit++ % job->nth != job->ith)
+                continue;
+            for (uint32_t t0 = t, t1; t0 < end; t0 = t1) {
+                t1 = same_sequence(job->params, t0, end);
+                run_sequence(a, job, kv, t0, t1);
+            }
+        }
+    }
+}
+
+/* ---- op ---- */
+
+static void fill_args(struct bl_cpu_builder *b, struct attention_args *a)
+{
+    const struct bl_value *k = bl_cpu_src(b, 1), *v = bl_cpu_src(b, 2);
+    a->at = *(const struct bl_attention_attr *)bl_cpu_attr(b);
+    a->q = bl_cpu_reads(b, 0);
+    a->k = bl_cpu_reads(b, 1);
+    a->v = bl_cpu_reads(b, 2);
+    a->sinks = bl_cpu_weight(b, 3);
+    a->y = (float *)(uintptr_t)b->bound->dst[0];
+    a->qk = b->dev->kernels.kv[k->type].qk;
+    a->pv = b->dev->kernels.kv[v->type].pv;
+    a->k_row = (size_t)bl_dtype_row_bytes(k->type, k->ne[0]);
+    a->v_row = (size_t)bl_dtype_row_bytes(v->type, v->ne[0]);
+    a->k_head = (size_t)bl_dtype_row_bytes(k->type, a->at.dk);
+    a->v_head = (size_t)bl_dtype_row_bytes(v->type, a->at.dv);
+    a->group = a->at.n_head / a->at.n_head_kv;
+    a->rows_per_seq = k->ne[1];
+    a->split = split_keys(k->ne[1]);
+    a->n_splits = most_splits(k->ne[1]);
+    a->partial_floats = (uint32_t)partial_floats(&a->at);
+    a->work_bytes = (size_t)work_bytes(&a->at, k->ne[1]);
+}
+
+static bool is_few(const struct bl_value *q)
+{
+    return q->ne[1] <= FEW_TOKENS;
+}
+
+static void attention_emit(struct bl_cpu_builder *b)
+{
+    const struct bl_attention_attr *at = bl_cpu_attr(b);
+    const struct bl_value *q = bl_cpu_src(b, 0), *k = bl_cpu_src(b, 1);
+    const bool few = is_few(q);
+    const uint64_t own = b->dev->base.caps.threads * work_bytes(at, k->ne[1]);
+    const uint64_t row = partial_row_bytes(at, k->ne[1]);
+    bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(q->ne[1] * row) : 0));
+    const uint64_t work = bl_cpu_take(b, own), partial = few ? bl_cpu_take(b, q->ne[1] * row) : 0;
+    struct attention_args *a = bl_cpu_step(b, few ? few_run : many_run, sizeof *a, BL_CPU_SPREAD);
+    if (!a)
+        return;
+    fill_args(b, a);
+    bl_cpu_touch(b, work, own, 0, true);
+    a->work = (uint8_t *)(uintptr_t)work;
+    a->partial = (float *)(uintptr_t)partial;
+    if (!few) {
+        bl_cpu_writes(b, 0);
+        return;
+    }
+    bl_cpu_touch(b, partial, q->ne[1] * row, row, true);
+    struct attention_args *m = bl_cpu_step(b, merge_run, sizeof *m, BL_CPU_TOKENS);
+    if (!m)
+        return;
+    *m = *a;
+    bl_cpu_touch(b, partial, q->ne[1] * row, row, false);
+    bl_cpu_writes(b, 0);
+}
+
+static bool holds_kv(uint8_t type)
+{
+    return type == BL_F32 || type == BL_F16 || type == BL_BF16 || type == BL_Q8_0 ||
+           type == BL_Q4_0;
+}
+
+/* A head of K or V must be whole blocks of its type. */
+static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n);
+    const struct bl_value *k = &g->vals[bl_node_src(g, n, 1)], *v = &g->vals[bl_node_src(g, n, 2)];
+    return holds_kv(k->type) && holds_kv(v->type) && bl_dtype_row_bytes(k->type, at->dk) &&
+           bl_dtype_row_bytes(v->type, at->dv);
+}
+
+static uint64_t attention_scratch(const struct bl_caps *caps, const struct bl_graph *g,
+                                  const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n);
+    const struct bl_value *q = &g->vals[bl_node_src(g, n, 0)], *k = &g->vals[bl_node_src(g, n, 1)];
+    const uint64_t own = bl_cpu_round(caps->threads * work_bytes(at, k->ne[1]));
+    return is_few(q) ? own + bl_cpu_round(q->ne[1] * partial_row_bytes(at, k->ne[1])) : own;
+}
+
+const struct bl_cpu_op bl_cpu_attention = {attention_supports, attention_scratch, attention_emit};

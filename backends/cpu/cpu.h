@@ -13,5 +13,6 @@
 #include "device.h"
 
 extern const struct bl_backend bl_cpu_backend;
+uint64_t bl_cpu_barriers(const struct bl_device *); /* meetings of its threads so far: tests count them */
 
 #endif
