@@ -7,7 +7,8 @@
 A case is a block of lines; blocks are separated by empty lines:
 
   # comment
-  $ ballast run -p x -f y        one sh command; $MODEL and $TMP are set, ballast is the program under test
+  $ ballast run -p x -f y        one sh command; in an empty folder that holds model.gguf; $TESTS is
+                                 this folder, ballast the program under test
   = 2                            exit code
   > text                         a line of standard output, exactly
   ! text                         a line of standard error, exactly
@@ -17,7 +18,7 @@ A case is a block of lines; blocks are separated by empty lines:
 A case that says nothing about a stream expects it empty. --update rewrites exact lines and codes of failing
 cases with what came; lines with ~ or * stay, so a case that has any of them must be mended by hand.
 """
-import argparse, os, re, subprocess, sys, tempfile
+import argparse, os, re, shutil, subprocess, sys, tempfile
 
 MARKS = {">": "out", "!": "err"}
 
@@ -97,8 +98,9 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         os.mkdir(tmp + "/bin")
         os.symlink(os.path.abspath(a.ballast), tmp + "/bin/ballast")
+        shutil.copy(a.model, tmp + "/model.gguf")
         env = dict(os.environ, PATH=tmp + "/bin:" + os.environ["PATH"], TMP=tmp, LC_ALL="C",
-                   MODEL=os.path.abspath(a.model), TESTS=os.path.dirname(os.path.abspath(__file__)))
+                   TESTS=os.path.dirname(os.path.abspath(__file__)))
         env.pop("NO_COLOR", None)
         for path in a.files:
             cases = read_cases(path)

@@ -221,9 +221,19 @@ static bool set_value(const struct bl_command *c, const struct bl_arg *row, void
     return false;
 }
 
+#define SEPARATORS ", \n\t\r"
+
 static bool is_separator(char ch)
 {
-    return ch == ',' || ch == ' ' || ch == '\n' || ch == '\t' || ch == '\r';
+    return ch && strchr(SEPARATORS, ch);
+}
+
+/* Of a list's item, as much as a message wants to show. */
+static int item_bytes(const char *item)
+{
+    size_t n = strcspn(item, SEPARATORS);
+
+    return (int)(n < 20 ? n : 20);
 }
 
 bool bl_args_numbers(const char *text, int64_t min, int64_t max, int32_t **list, size_t *n,
@@ -242,10 +252,11 @@ bool bl_args_numbers(const char *text, int64_t min, int64_t max, int32_t **list,
         errno = 0;
         long long x = strtoll(p, &end, 10);
         if (end == p || (*end && !is_separator(*end)))
-            snprintf(error, 160, "'%.20s' at item %zu is no whole number", p, count + 1);
+            snprintf(error, 160, "'%.*s' at item %zu is no whole number", item_bytes(p), p,
+                     count + 1);
         else if (errno || x < min || x > max)
-            snprintf(error, 160, "item %zu is %.20s but must be from %lld to %lld", count + 1, p,
-                     (long long)min, (long long)max);
+            snprintf(error, 160, "item %zu is %.*s but must be from %lld to %lld", count + 1,
+                     item_bytes(p), p, (long long)min, (long long)max);
         if (*error)
             break;
         v[count++] = (int32_t)x;
@@ -415,7 +426,7 @@ static size_t print_names(const struct bl_arg *row, char *left, size_t cap, char
 
 static void print_row(FILE *f, const struct bl_arg *row)
 {
-    char left[128], also[128], help[600];
+    char left[128] = "", also[128], help[600];
     size_t used = print_names(row, left, sizeof left, also, sizeof also);
 
     fputs(left, f);

@@ -99,27 +99,29 @@ static void print_line(const struct bl_progress_view *v, const struct bl_progres
 void bl_progress_update(void *view, const struct bl_progress *p)
 {
     struct bl_progress_view *v = view;
-    bool bar = v->mode == BL_PROGRESS_BAR || v->mode == BL_PROGRESS_JSON;
+    bool whole = p->done_bytes >= p->total_bytes; /* has a line of its own at the end */
+    uint64_t since = p->elapsed_ns - v->shown_ns;
 
     v->seen = *p;
-    if (p->done_bytes >= p->total_bytes) /* the end has a line of its own */
+    if (!p->total_bytes)
         return;
-    if (p->elapsed_ns - v->drawn_ns < (bar ? BAR_NS : LINE_NS))
-        return;
-    v->drawn_ns = p->elapsed_ns;
-    if (v->mode == BL_PROGRESS_BAR)
+    if (v->mode == BL_PROGRESS_BAR && (!v->shown || since >= BAR_NS))
         draw_bar(v, p);
-    else if (v->mode == BL_PROGRESS_JSON)
+    else if (v->mode == BL_PROGRESS_JSON && !whole && (!v->shown || since >= BAR_NS))
         print_json("loading", p);
-    else if (v->mode == BL_PROGRESS_PLAIN)
+    else if (v->mode == BL_PROGRESS_PLAIN && !whole && since >= LINE_NS)
         print_line(v, p);
+    else
+        return;
+    v->shown = true;
+    v->shown_ns = p->elapsed_ns;
 }
 
 void bl_progress_end(struct bl_progress_view *v, bool loaded)
 {
     char total[24];
 
-    if (v->mode == BL_PROGRESS_BAR && v->drawn_ns)
+    if (v->mode == BL_PROGRESS_BAR && v->shown)
         fprintf(stderr, "\r\033[K");
     if (!loaded || !v->seen.total_bytes || v->mode == BL_PROGRESS_NONE)
         return;

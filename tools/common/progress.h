@@ -26,9 +26,9 @@ enum bl_progress_mode {
 struct bl_progress_view {
     const struct bl_report *report;
     enum bl_progress_mode mode;
-    bool colour;
+    bool colour, shown;
     unsigned columns;
-    uint64_t drawn_ns;      /* elapsed time of the last line or bar */
+    uint64_t shown_ns;       /* elapsed time at the last line or bar */
     struct bl_progress seen; /* the last report */
 };
 void bl_progress_begin(struct bl_progress_view *, const struct bl_report *, enum bl_progress_mode);

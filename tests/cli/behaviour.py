@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What golden files cannot hold: signals, closed pipes, terminals, JSON lines, memory seen from outside.
+
+  behaviour.py BALLAST MODEL [WORD]     only tests whose name contains WORD
+"""
+import fcntl, json, os, pty, re, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time
+
+BALLAST, MODEL = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+PROMPT = ["-m", MODEL, "-p", "Once upon a time"]
+SANITIZED = b"__asan_init" in open(BALLAST, "rb").read() or b"__tsan_init" in open(BALLAST, "rb").read()
+
+class Skip(Exception):
+    pass
+
+def check(good, what):
+    if not good:
+        raise AssertionError(what)
+
+def run(*args, **kw):
+    return subprocess.run([BALLAST, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=60, **kw)
+
+# ---- signals and pipes -------------------------------------------------------------------------------------
+
+class Endless:
+    """A run that cannot end by itself before it is stopped: its output pipe holds one page, and nobody reads on."""
+    def __init__(self, ctx="2048"):
+        r, w = os.pipe()
+        fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 4096)
+        self.p = subprocess.Popen([BALLAST, "run", *PROMPT, "-c", ctx, "--progress", "none"],
+                                  stdin=subprocess.DEVNULL, stdout=w, stderr=subprocess.PIPE)
+        os.close(w)
+        self.out = os.fdopen(r, "rb", buffering=0)
+        self.first = self.out.read(1)
+
+    def fill_pipe(self):
+        held, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.5:
+            now = int.from_bytes(fcntl.ioctl(self.out, termios.FIONREAD, b"\0\0\0\0"), sys.byteorder)
+            if now != held:
+                held, since = now, time.monotonic()
+            time.sleep(0.01)
+
+    def finish(self):
+        rest = self.out.read()
+        while rest and (more := self.out.read()):
+            rest += more
+        err = self.p.stderr.read().decode()
+        return self.p.wait(timeout=30), self.first + rest, err
+
+def stops_by(sig, code):
+    e = Endless()
+    e.p.send_signal(sig)
+    got, out, err = e.finish()
+    check(got == code, "exit code %d, expected %d; %s" % (got, code, err))
+    check(len(out) >= 1, "no text before the signal")
+    check("stopped: interrupted" in err, "no line about the interruption: %r" % err)
+    check(not re.search("^ballast run:", err, re.M), "an error line: %r" % err)
+
+def test_interrupt_stops_after_the_token():
+    stops_by(signal.SIGINT, 130)
+
+def test_terminate_stops_after_the_token():
+    stops_by(signal.SIGTERM, 143)
+
+def test_second_interrupt_kills():
+    e = Endless(ctx="20000")
+    e.fill_pipe()
+    e.p.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    check(e.p.poll() is None, "ended although its output was not read")
+    e.p.send_signal(signal.SIGINT)
+    check(e.p.wait(timeout=30) == -signal.SIGINT, "the second signal did not kill")
+
+def test_logits_interrupted_leaves_no_file():
+    with tempfile.TemporaryDirectory() as tmp:
+        p = subprocess.Popen([BALLAST, "logits", "-m", MODEL, "--ids", " ".join(["403"] * 2000), "--chunks", "1",
+                              "--exact", "-t", "1", "-o", tmp + "/out.f32"], stderr=subprocess.PIPE)
+        while p.poll() is None and not os.listdir(tmp):
+            time.sleep(0.001)
+        p.send_signal(signal.SIGINT)
+        code = p.wait(timeout=30)
+        check(code == 130, "exit code %d" % code)
+        check(not os.listdir(tmp), "left behind: %s" % os.listdir(tmp))
+
+def test_closed_pipe_is_quiet():
+    e = Endless()
+    e.out.close()
+    err = e.p.stderr.read().decode()
+    code = e.p.wait(timeout=30)
+    check(code == 1, "exit code %d" % code)
+    check(err == "", "said %r" % err)
+
+# ---- progress ----------------------------------------------------------------------------------------------
+
+def test_json_lines():
+    p = run("run", *PROMPT, "-n", "3", "-v", "--progress", "json", "--no-mmap")
+    check(p.returncode == 0, p.stderr)
+    lines = [json.loads(line) for line in p.stderr.decode().splitlines()]
+    events = [l["event"] for l in lines]
+    check(events.count("loaded") == 1 and events.count("done") == 1, "events %s" % events)
+    loaded = lines[events.index("loaded")]
+    check(loaded["done_bytes"] == loaded["total_bytes"] > 500000, loaded)
+    done = lines[events.index("done")]
+    check(done["generated_tokens"] == 3 and done["stopped"] == "-n reached", done)
+
+def test_json_errors():
+    p = run("run", "-m", "missing.gguf", "-p", "x", "--progress", "json")
+    lines = [json.loads(line) for line in p.stderr.decode().splitlines()]
+    check(p.returncode == 4 and [l["event"] for l in lines] == ["error"], lines)
+
+def on_terminal(args, **env):
+    """Standard error as a terminal of 100 columns shows it."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    e = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    p = subprocess.Popen([BALLAST, *args], env=dict(e, **env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                         stderr=slave)
+    os.close(slave)
+    out = b""
+    while select.select([master], [], [], 60)[0]:
+        try:
+            data = os.read(master, 65536)
+        except OSError:                    # EIO: the other side is closed
+            break
+        out += data
+    os.close(master)
+    check(p.wait(timeout=30) == 0, out)
+    return out.decode()
+
+BAR = re.compile(r"\rLoading +\d+% \[.*\] [\d.]+ k?M?B of [\d.]+ kB  [\d.]+ GB/s  ETA \d+:\d\d\x1b\[K")
+
+def test_terminal_shows_a_bar():
+    out = on_terminal(["run", *PROMPT, "-n", "1", "--no-mmap"], TERM="xterm")
+    check(BAR.search(out), "no bar in %r" % out)
+    check("\x1b[32m" in out, "no colour in %r" % out)
+    check("\r\x1b[Kloaded" in out, "the bar stays: %r" % out)
+    check(all(len(re.sub("\x1b\\[[0-9;]*[mK]", "", l)) < 100 for l in re.split("[\r\n]+", out)), "wider than the screen")
+
+def test_no_color():
+    out = on_terminal(["run", *PROMPT, "-n", "1", "--no-mmap"], TERM="xterm", NO_COLOR="1")
+    check(BAR.search(out) and "\x1b[32m" not in out, repr(out))
+
+def test_dumb_terminal():
+    out = on_terminal(["run", *PROMPT, "-n", "1", "--no-mmap"], TERM="dumb")
+    check("\x1b" not in out and "Loading" not in out and "loaded" in out, repr(out))
+
+def test_no_terminal_no_control():
+    p = run("run", *PROMPT, "-n", "1", "--no-mmap", env=dict(os.environ, TERM="xterm"))
+    check(b"\x1b" not in p.stderr and b"\r" not in p.stderr and b"loaded" in p.stderr, p.stderr)
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+def ledger(text):
+    """{purpose: (planned, measured)} of run -v."""
+    rows = re.findall(r"^(\S+) +(\S*) +(\d+) +(\d+)$", text, re.M)
+    return {purpose or device: (int(p), int(m)) for device, purpose, p, m in rows}
+
+def test_memory_planned_and_measured():
+    for options in [], ["--no-mmap"], ["-c", "300", "-ub", "16"], ["-ctk", "q8_0", "-ctv", "q8_0"]:
+        rows = ledger(run("run", *PROMPT, "-n", "4", "-v", *options).stderr.decode())
+        check("weights" in rows and "state" in rows, rows)
+        for purpose, (planned, measured) in rows.items():
+            check(measured <= planned, "%s %s: measured %d above planned %d" % (options, purpose, measured, planned))
+            if purpose not in ("host", "total"):
+                check(measured == planned, "%s %s: %d measured, %d planned" % (options, purpose, measured, planned))
+
+def traced(options):
+    """Bytes mapped from the model, private bytes obtained otherwise, and the ledger, of one run."""
+    if not shutil.which("strace"):
+        raise Skip("no strace here")
+    if SANITIZED:
+        raise Skip("a sanitizer's own memory would be counted")
+    with tempfile.TemporaryDirectory() as tmp:
+        log = tmp + "/log"
+        p = subprocess.run(["strace", "-f", "-y", "-qq", "-e", "trace=mmap,munmap,brk,mprotect", "-o", log, BALLAST, "run",
+                            *PROMPT, "-n", "4", "-v", *options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, timeout=60)
+        if p.returncode and b"ptrace" in p.stderr:
+            raise Skip("strace may not trace here")
+        check(p.returncode == 0, p.stderr)
+        mapped = private = 0
+        first_brk = last_brk = None
+        for line in open(log):
+            if m := re.search(r"mmap\(\S+ (\d+), (\S+), (\S+), (\S+), \S+\) = 0x", line):
+                if MODEL in m[4]:
+                    mapped += int(m[1])
+                elif "MAP_ANONYMOUS" in m[3] and "PROT_WRITE" in m[2] and "MAP_STACK" not in m[3]:
+                    private += int(m[1])
+            elif m := re.search(r"brk\(\S+\) += 0x([0-9a-f]+)", line):
+                last_brk = int(m[1], 16)
+                first_brk = first_brk or last_brk
+        private += last_brk - first_brk
+        return mapped, private, ledger(p.stderr.decode())
+
+SLACK = 4 << 20   # the C library's and libraries' own heap, measured at 1.5 MiB
+
+def test_strace_agrees_mapped():
+    mapped, private, rows = traced([])
+    size = os.path.getsize(MODEL)
+    check(size <= mapped < size + 4096 * 2, "%d bytes of the model mapped, the file has %d" % (mapped, size))
+    own = rows["total"][1] - rows["weights"][1]
+    check(own <= private <= own + SLACK, "%d private bytes obtained, the ledger has %d" % (private, own))
+
+def test_strace_agrees_read():
+    _, private, rows = traced(["--no-mmap", "-c", "20000"])
+    total = rows["total"][1]
+    check(total <= private <= total + SLACK, "%d private bytes obtained, the ledger has %d" % (private, total))
+
+def main():
+    word = sys.argv[3] if len(sys.argv) > 3 else ""
+    failed = 0
+    for name, test in sorted(globals().items()):
+        if not name.startswith("test_") or word not in name:
+            continue
+        try:
+            test()
+            print("ok       %s" % name[5:])
+        except Skip as s:
+            print("skipped  %s: %s" % (name[5:], s))
+        except Exception as e:
+            failed += 1
+            print("FAILED   %s: %s: %s" % (name[5:], type(e).__name__, e))
+    return failed != 0
+
+if __name__ == "__main__":
+    sys.exit(main())
