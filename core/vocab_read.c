@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: MIT */
+/* The tokenizer arrays of a GGUF file. Everything here was written by a stranger: lengths, types,
+ * spellings and ids are checked, and what is wrong is named by key and index. */
+#include "vocab.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "gguf.h"
+#include "log.h"
+#include "mem.h"
+
+#define KEY_TOKENS "tokenizer.ggml.tokens"
+#define KEY_TYPES "tokenizer.ggml.token_type"
+#define KEY_SCORES "tokenizer.ggml.scores"
+#define KEY_MERGES "tokenizer.ggml.merges"
+
+/* ---- what kind of vocabulary ---- */
+
+static bool text_is(const char *s, uint64_t n, const char *word)
+{
+    return n == strlen(word) && memcmp(s, word, n) == 0;
+}
+
+/* An untrusted string of the file for a message. */
+static const char *show(char out[BL_SHOWN_BYTES], const char *s, uint64_t n)
+{
+    char text[BL_SHOWN_BYTES + 1];
+    n = n < BL_SHOWN_BYTES ? n : BL_SHOWN_BYTES;
+    memcpy(text, s, (size_t)n);
+    text[n] = 0;
+    return bl_gguf_show(out, text);
+}
+
+static enum bl_status read_kind(struct bl_vocab_source *src, const struct bl_gguf *g)
+{
+    char shown[BL_SHOWN_BYTES];
+    const char *s = NULL;
+    uint64_t n = 0;
+    BL_TRY(bl_gguf_str(g, "tokenizer.ggml.model", false, &s, &n));
+    if (!s || text_is(s, n, "none") || text_is(s, n, "no_vocab"))
+        return bl_fail(BL_EUNAVAILABLE, "the file has no vocabulary (tokenizer.ggml.model is %s)",
+                       s ? "'none'" : "missing");
+    if (text_is(s, n, "llama"))
+        src->kind = BL_VOCAB_SPM;
+    else if (text_is(s, n, "gpt2"))
+        src->kind = BL_VOCAB_BPE;
+    else if (text_is(s, n, "gemma4"))
+        src->kind = BL_VOCAB_BPE_UTF8;
+    else
+        return bl_fail(BL_EUNSUPPORTED,
+                       "tokenizer.ggml.model '%s' is not supported; llama, gpt2 and gemma4 are",
+                       show(shown, s, n));
+    return BL_OK;
+}
+
+static enum bl_status read_rule(struct bl_vocab_source *src, const struct bl_gguf *g)
+{
+    char shown[BL_SHOWN_BYTES];
+    const char *s = "default";
+    uint64_t n = strlen(s);
+    if (src->kind == BL_VOCAB_SPM)
+        return BL_OK;
+    if (src->kind == BL_VOCAB_BPE) {
+        BL_TRY(bl_gguf_str(g, "tokenizer.ggml.pre", false, &s, &n));
+        if (!bl_gguf_find(g, "tokenizer.ggml.pre"))
+            bl_warn("tokenizer.ggml.pre is missing: words are cut the way of old files");
+    } else {
+        s = "gemma4";
+        n = strlen(s);
+    }
+    src->rule = bl_pretok_rule_find(s, (size_t)n);
+    bool characters = src->rule && text_is("gemma4", 6, src->rule->kind->name);
+    if (!src->rule || characters != (src->kind == BL_VOCAB_BPE_UTF8))
+        return bl_fail(BL_EUNSUPPORTED, "tokenizer.ggml.pre '%s' is not supported; %s are",
+                       show(shown, s, n), bl_pretok_kind_names());
+    return BL_OK;
+}
+
+/* ---- the arrays, by length and type ---- */
+
+static enum bl_status find_strings(const struct bl_gguf *g, const char *key,
+                                   const struct bl_kv **out)
+{
+    *out = bl_gguf_find(g, key);
+    if (*out && ((*out)->type != BL_VAL_ARRAY || (*out)->item != BL_VAL_STRING))
+        return bl_fail(BL_EFORMAT, "%s is not an array of strings", key);
+    if (*out && (*out)->n > INT32_MAX)
+        return bl_fail(BL_EFORMAT, "%s has %" PRIu64 " elements; ids are 31 bits", key, (*out)->n);
+    if (*out && (*out)->data_bytes - 8 * (*out)->n > UINT32_MAX)
+        return bl_fail(BL_EFORMAT, "%s holds more than 4 GiB of text", key);
+    return BL_OK;
+}
+
+/* An array of 4-byte numbers with one element for every token. */
+static enum bl_status find_numbers(const struct bl_gguf *g, const char *key, bool real,
+                                   uint32_t n_tokens, const struct bl_kv **out)
+{
+    const struct bl_kv *kv = *out = bl_gguf_find(g, key);
+    if (!kv)
+        return BL_OK;
+    bool fits = real ? kv->item == BL_VAL_F32 : kv->item == BL_VAL_I32 || kv->item == BL_VAL_U32;
+    if (kv->type != BL_VAL_ARRAY || !fits)
+        return bl_fail(BL_EFORMAT, "%s is not an array of %s", key, real ? "f32" : "i32");
+    if (kv->n < n_tokens)
+        return bl_fail(BL_EFORMAT, "%s has %" PRIu64 " elements for %" PRIu32 " tokens", key, kv->n,
+                       n_tokens);
+    return BL_OK;
+}
+
+/* The file's token_type; absent or 0 (undefined) counts as normal. */
+static unsigned type_of(const struct bl_vocab_source *src, uint32_t i)
+{
+    unsigned type = src->types ? bl_load_u32((const char *)src->types->data + 4 * (size_t)i) : 0;
+    return type ? type : BL_TOKEN_NORMAL;
+}
+
+static bool is_special(unsigned type)
+{
+    return type == BL_TOKEN_CONTROL || type == BL_TOKEN_UNKNOWN || type == BL_TOKEN_USER_DEFINED;
+}
+
+static enum bl_status check_types(struct bl_vocab_source *src)
+{
+    for (uint32_t i = 0; i < src->n_tokens; i++) {
+        unsigned type = type_of(src, i);
+        if (type > BL_TOKEN_BYTE)
+            return bl_fail(BL_EFORMAT, KEY_TYPES "[%" PRIu32 "] is %d; 0 to 6 are known", i,
+                           (int)type);
+        src->n_specials += is_special(type);
+    }
+    return BL_OK;
+}
+
+enum bl_status bl_vocab_source_read(struct bl_vocab_source *src, const struct bl_gguf *g)
+{
+    *src = (struct bl_vocab_source){0};
+    BL_TRY(read_kind(src, g));
+    BL_TRY(find_strings(g, KEY_TOKENS, &src->tokens));
+    if (!src->tokens || src->tokens->n == 0)
+        return bl_fail(BL_EUNAVAILABLE, "the file has no vocabulary (" KEY_TOKENS " is %s)",
+                       src->tokens ? "empty" : "missing");
+    src->n_tokens = (uint32_t)src->tokens->n;
+    BL_TRY(read_rule(src, g));
+    BL_TRY(find_numbers(g, KEY_TYPES, false, src->n_tokens, &src->types));
+    BL_TRY(check_types(src));
+    if (src->kind == BL_VOCAB_SPM) {
+        BL_TRY(find_numbers(g, KEY_SCORES, true, src->n_tokens, &src->scores));
+        if (!src->scores)
+            return bl_fail(BL_EFORMAT, KEY_SCORES " is missing; a llama vocabulary merges by it");
+        return BL_OK;
+    }
+    BL_TRY(find_strings(g, KEY_MERGES, &src->merges));
+    src->n_merges = src->merges ? (uint32_t)src->merges->n : 0;
+    return BL_OK;
+}
+
+/* ---- spelling: a token's text in the file to its output bytes ---- */
+
+/* The byte that a character of the byte-level alphabet stands for, -1 = not one of the 256.
+ * Printable Latin-1 is itself; the other bytes were moved, in order, to U+0100 and up. */
+static int byte_of(uint32_t c)
+{
+    if ((c >= 0x21 && c <= 0x7E) || (c >= 0xA1 && c <= 0xFF && c != 0xAD))
+        return (int)c;
+    if (c < 0x100 || c > 0x143)
+        return -1;
+    int k = (int)c - 0x100;
+    return k <= 0x20 ? k : k < 67 ? 0x7F + (k - 0x21) : 0xAD;
+}
+
+/* Characters outside the alphabet stay as they are; such a token prints, but no text leads to it.
+ */
+static size_t spell_byte_level(char *out, const char *s, size_t n, bool *exact)
+{
+    size_t n_out = 0;
+    for (size_t at = 0, len; at < n; at += len) {
+        enum bl_utf8 what;
+        len = bl_utf8_next(s + at, n - at, &what);
+        unsigned char a = (unsigned char)s[at], b = len > 1 ? (unsigned char)s[at + 1] : 0;
+        uint32_t c = len == 1 ? a : (uint32_t)(a & 0x1F) << 6 | (b & 0x3F);
+        int byte = what == BL_UTF8_OK && len <= 2 ? byte_of(c) : -1;
+        if (byte >= 0) {
+            out[n_out++] = (char)byte;
+            continue;
+        }
+        *exact = false;
+        memcpy(out + n_out, s + at, len);
+        n_out += len;
+    }
+    return n_out;
+}
+
+/* U+2581 stands for a space. A real space in the file's text is therefore never met by an encoder.
+ */
+static size_t spell_spaces(char *out, const char *s, size_t n, bool *exact)
+{
+    size_t n_out = 0;
+    for (size_t at = 0; at < n;) {
+        bool space = n - at >= 3 && memcmp(s + at, "\xE2\x96\x81", 3) == 0;
+        *exact = *exact && s[at] != ' ';
+        out[n_out++] = space ? ' ' : s[at];
+        at += space ? 3 : 1;
+    }
+    return n_out;
+}
+
+static size_t spell(enum bl_vocab_kind kind, char *out, const char *s, size_t n, bool *exact)
+{
+    return kind == BL_VOCAB_BPE ? spell_byte_level(out, s, n, exact)
+                                : spell_spaces(out, s, n, exact);
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
+}
+
+/* The byte of "<0xHH>", -1 = spelt otherwise. */
+static int byte_token(const char *s, uint64_t n)
+{
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
+        return -1;
+    int high = hex_digit(s[3]), low = hex_digit(s[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* ---- where generation ends ---- */
+
+enum { END_RETURN, END_CALL, END_TOOL_RESPONSE, END_OTHER };
+static const char *const end_texts[] = {
+    [END_RETURN] = "<|return|>",
+    [END_CALL] = "<|call|>",
+    [END_TOOL_RESPONSE] = "<|tool_response>",
+    [END_OTHER] = "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "</s>",
+    ("<\xEF\xBD\x9C"
+     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"),
+};
+
+static int end_text(const char *s, uint64_t n)
+{
+    for (size_t i = 0; n >= 4 && n <= 32 && i < BL_COUNT(end_texts); i++)
+        if (text_is(s, n, end_texts[i]))
+            return (int)i;
+    return -1;
+}
+
+/* ---- tokens ---- */
+
+static enum bl_status read_token(struct bl_vocab *v, const struct bl_vocab_source *src, uint32_t i,
+                                 const char *s, size_t n)
+{
+    char *out = v->bytes + v->start[i];
+    unsigned type = type_of(src, i);
+    int byte = byte_token(s, n);
+    bool exact = true;
+    if (!src->types && v->kind != BL_VOCAB_BPE && byte >= 0)
+        type = BL_TOKEN_BYTE; /* a file without types still means them */
+    size_t n_out = spell(v->kind, out, s, n, &exact);
+    if (type == BL_TOKEN_BYTE && byte < 0)
+        return bl_fail(BL_EFORMAT, KEY_TOKENS "[%" PRIu32 "] is a byte token but not <0xHH>", i);
+    if (type == BL_TOKEN_BYTE) {
+        out[0] = (char)byte;
+        n_out = 1;
+    } else if (is_special(type)) { /* these stand in the text literally */
+        exact = exact && n_out == n && memcmp(out, s, n) == 0;
+        memcpy(out, s, n);
+        n_out = n;
+    }
+    v->attr[i] =
+        (uint8_t)(type | (exact ? 0 : BL_TOKEN_INEXACT) | (end_text(s, n) >= 0 ? BL_TOKEN_END : 0));
+    v->start[i + 1] = v->start[i] + (uint32_t)n_out;
+    v->max_bytes = n_out > v->max_bytes ? (uint32_t)n_out : v->max_bytes;
+    return BL_OK;
+}
+
+/* Control, unknown and byte tokens are no candidates: text typed by a user must not merge into
+ * them. */
+static bool found_by_text(const struct bl_vocab *v, uint32_t i)
+{
+    unsigned type = v->attr[i] & BL_TOKEN_TYPE;
+    return (type == BL_TOKEN_NORMAL || type == BL_TOKEN_UNUSED || type == BL_TOKEN_USER_DEFINED) &&
+           !(v->attr[i] & BL_TOKEN_INEXACT) && v->start[i + 1] > v->start[i];
+}
+
+static enum bl_status index_tokens(struct bl_vocab *v)
+{
+    for (uint32_t i = 0; i < v->n_tokens; i++)
+        if (found_by_text(v, i))
+            BL_TRY(bl_vocab_index(v, &v->by_text, (int32_t)i));
+    for (int b = 0; b < 256; b++) {
+        char c = (char)b;
+        v->byte_id[b] = v->kind == BL_VOCAB_BPE ? bl_vocab_find(v, &v->by_text, &c, 1) : -1;
+    }
+    for (uint32_t i = 0; i < v->n_tokens; i++) {
+        if (bl_vocab_type(v, (int32_t)i) != BL_TOKEN_BYTE)
+            continue;
+        int32_t *id = &v->byte_id[(unsigned char)v->bytes[v->start[i]]];
+        *id = *id < 0 ? (int32_t)i : *id;
+    }
+    return BL_OK;
+}
+
+/* Longest first, then by id: the length is the high half, complemented. */
+static int by_key(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static enum bl_status index_specials(struct bl_vocab *v)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < v->n_tokens; i++) {
+        uint32_t n;
+        const char *s = bl_vocab_piece(v, (int32_t)i, &n);
+        unsigned type = bl_vocab_type(v, (int32_t)i);
+        if (!is_special(type) || n == 0)
+            continue;
+        v->special[k++] = (uint64_t)~n << 32 | i;
+        v->special_first[(unsigned char)s[0] / 64] |= UINT64_C(1) << ((unsigned char)s[0] % 64);
+        v->has_user_defined |= type == BL_TOKEN_USER_DEFINED;
+        BL_TRY(bl_vocab_index(v, &v->by_special, (int32_t)i));
+    }
+    v->n_specials = k;
+    qsort(v->special, k, sizeof *v->special, by_key);
+    return BL_OK;
+}
+
+enum bl_status bl_vocab_read_tokens(struct bl_vocab *v, const struct bl_vocab_source *src)
+{
+    uint64_t cursor = 0, n;
+    const char *s;
+    for (uint32_t i = 0; i < v->n_tokens && bl_gguf_next_string(src->tokens, &cursor, &s, &n); i++)
+        BL_TRY(read_token(v, src, i, s, (size_t)n));
+    BL_TRY(index_tokens(v));
+    return index_specials(v);
+}
+
+/* ---- scores and merges ---- */
+
+/* Orders floats as unsigned numbers, the largest score first; both zeros are one. */
+static uint32_t score_priority(float score)
+{
+    uint32_t bits;
+    score += 0.0f;
+    memcpy(&bits, &score, sizeof bits);
+    return bits & 0x80000000u ? bits : ~bits & 0x7FFFFFFFu;
+}
+
+enum bl_status bl_vocab_read_scores(struct bl_vocab *v, const struct bl_vocab_source *src)
+{
+    for (uint32_t i = 0; v->kind == BL_VOCAB_SPM && i < v->n_tokens; i++) {
+        float score;
+        memcpy(&score, (const char *)src->scores->data + 4 * (size_t)i, sizeof score);
+        if (isnan(score))
+            return bl_fail(BL_EFORMAT, KEY_SCORES "[%" PRIu32 "] is not a number", i);
+        v->priority[i] = score_priority(score);
+    }
+    return BL_OK;
+}
+
+/* One "left right": the separator is the first space after the first byte. A merge of texts that
+ * are no tokens can never happen and is left out; its rank stays. */
+static enum bl_status read_merge(struct bl_vocab *v, uint32_t rank, const char *s, size_t n,
+                                 char *scratch, uint32_t *n_idle)
+{
+    struct bl_merge *m = &v->merge[rank];
+    const char *space = n > 1 ? memchr(s + 1, ' ', n - 1) : NULL;
+    if (!space || space == s + n - 1)
+        return bl_fail(BL_EFORMAT, KEY_MERGES "[%" PRIu32 "] is not two parts with a space between",
+                       rank);
+    bool exact = true;
+    size_t left = spell(v->kind, scratch, s, (size_t)(space - s), &exact);
+    size_t right = spell(v->kind, scratch + left, space + 1, (size_t)(s + n - space) - 1, &exact);
+    *m = (struct bl_merge){
+        .left = bl_vocab_find(v, &v->by_text, scratch, left),
+        .right = bl_vocab_find(v, &v->by_text, scratch + left, right),
+        .result = bl_vocab_find(v, &v->by_text, scratch, left + right),
+    };
+    if (exact && m->left >= 0 && m->right >= 0)
+        return bl_vocab_index_merge(v, rank);
+    ++*n_idle;
+    return BL_OK;
+}
+
+enum bl_status bl_vocab_read_merges(struct bl_vocab *v, const struct bl_vocab_source *src)
+{
+    enum bl_status st = BL_OK;
+    uint64_t cursor = 0, n, longest = 0;
+    uint32_t rank = 0, n_idle = 0;
+    const char *s;
+    if (v->n_merges == 0)
+        return BL_OK;
+    while (bl_gguf_next_string(src->merges, &cursor, &s, &n))
+        longest = n > longest ? n : longest;
+    char *scratch = bl_calloc((size_t)longest, 1);
+    if (!scratch)
+        return bl_fail(BL_ENOMEM, "vocabulary: out of memory for a merge of %" PRIu64 " bytes",
+                       longest);
+    for (cursor = 0; !st && bl_gguf_next_string(src->merges, &cursor, &s, &n); rank++)
+        st = read_merge(v, rank, s, (size_t)n, scratch, &n_idle);
+    free(scratch);
+    if (n_idle)
+        bl_warn(KEY_MERGES ": %" PRIu32 " of %" PRIu32 " join texts that are no tokens", n_idle,
+                v->n_merges);
+    return st;
+}
+
+/* ---- rules ---- */
+
+/* A special id of the file. One beyond the vocabulary is ignored, as the key often is wrong in old
+ * files. */
+static enum bl_status read_id(const struct bl_gguf *g, const char *key, uint32_t n_tokens,
+                              int32_t *id)
+{
+    int64_t value = -1;
+    if (*id >= 0 && (uint32_t)*id >= n_tokens)
+        *id = -1; /* the default */
+    BL_TRY(bl_gguf_i64(g, key, false, &value));
+    if (value >= 0 && value < n_tokens)
+        *id = (int32_t)value;
+    else if (value != -1)
+        bl_warn("%s is %" PRId64 ", the vocabulary has %" PRIu32 " tokens: ignored", key, value,
+                n_tokens);
+    return BL_OK;
+}
+
+static enum bl_status read_end_ids(struct bl_vocab *v, const struct bl_gguf *g)
+{
+    static const char *const keys[] = {
+        "tokenizer.ggml.eot_token_id",     "tokenizer.ggml.eom_token_id",
+        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+        "tokenizer.ggml.fim_sep_token_id",
+    };
+    if (v->eos >= 0)
+        v->attr[v->eos] |= BL_TOKEN_END;
+    for (size_t i = 0; i < BL_COUNT(keys); i++) {
+        int32_t id = -1;
+        BL_TRY(read_id(g, keys[i], v->n_tokens, &id));
+        if (id >= 0)
+            v->attr[id] |= BL_TOKEN_END;
+    }
+    return BL_OK;
+}
+
+static bool token_is(const struct bl_vocab *v, uint32_t i, const char *text)
+{
+    uint32_t n;
+    const char *s = bl_vocab_piece(v, (int32_t)i, &n);
+    return text_is(s, n, text);
+}
+
+/* gpt-oss ends its messages with <|end|> in mid-answer, and its channel markers are wanted by
+ * whoever reads the answer; gemma4's </s> is no end. */
+static void apply_exceptions(struct bl_vocab *v)
+{
+    static const char *const visible[] = {"<|channel|>", "<|message|>", "<|start|>",
+                                          "<|constrain|>"};
+    bool seen[END_OTHER] = {false};
+    for (uint32_t i = 0; i < v->n_tokens; i++)
+        for (int k = 0; (v->attr[i] & BL_TOKEN_END) && k < END_OTHER; k++)
+            seen[k] = seen[k] || token_is(v, i, end_texts[k]);
+    bool harmony = seen[END_RETURN] && seen[END_CALL];
+    for (uint32_t i = 0; (harmony || seen[END_TOOL_RESPONSE]) && i < v->n_tokens; i++) {
+        if ((harmony && token_is(v, i, "<|end|>")) ||
+            (seen[END_TOOL_RESPONSE] && token_is(v, i, "</s>")))
+            v->attr[i] &= (uint8_t)~BL_TOKEN_END;
+        for (size_t k = 0; harmony && k < BL_COUNT(visible); k++)
+            if (token_is(v, i, visible[k]))
+                v->attr[i] |= BL_TOKEN_PRINT;
+    }
+}
+
+static bool contains_folded(const char *s, uint64_t n, const char *word)
+{
+    size_t len = strlen(word), i;
+    for (uint64_t at = 0; at + len <= n; at++) {
+        for (i = 0; i < len && tolower((unsigned char)s[at + i]) == word[i]; i++)
+            ;
+        if (i == len)
+            return true;
+    }
+    return false;
+}
+
+/* Phi-3 was trained without the white space after its special tokens. */
+static enum bl_status mark_rstrip(struct bl_vocab *v, const struct bl_gguf *g)
+{
+    const char *name = "";
+    uint64_t n = 0;
+    BL_TRY(bl_gguf_str(g, "general.name", false, &name, &n));
+    if (v->kind != BL_VOCAB_SPM ||
+        (!contains_folded(name, n, "phi-3") && !contains_folded(name, n, "phi3")))
+        return BL_OK;
+    for (uint32_t k = 0; k < v->n_specials; k++) {
+        uint32_t i = (uint32_t)v->special[k];
+        if (!token_is(v, i, "<unk>") && !token_is(v, i, "<s>") && !token_is(v, i, "<|endoftext|>"))
+            v->attr[i] |= BL_TOKEN_RSTRIP;
+    }
+    return BL_OK;
+}
+
+enum bl_status bl_vocab_read_rules(struct bl_vocab *v, const struct bl_vocab_source *src,
+                                   const struct bl_gguf *g)
+{
+    bool spm = v->kind == BL_VOCAB_SPM, squeeze = false;
+    v->bos = spm ? 1 : -1;
+    v->eos = spm ? 2 : -1;
+    v->unknown = spm ? 0 : -1;
+    v->add_bos = spm || src->rule->add_bos;
+    v->space_prefix = spm;
+    v->ignore_merges = src->rule && src->rule->ignore_merges;
+    BL_TRY(read_id(g, "tokenizer.ggml.bos_token_id", v->n_tokens, &v->bos));
+    BL_TRY(read_id(g, "tokenizer.ggml.eos_token_id", v->n_tokens, &v->eos));
+    BL_TRY(read_id(g, "tokenizer.ggml.unknown_token_id", v->n_tokens, &v->unknown));
+    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_bos_token", false, &v->add_bos));
+    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_eos_token", false, &v->add_eos));
+    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", false, &squeeze));
+    if (spm)
+        BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_space_prefix", false, &v->space_prefix));
+    if (v->add_bos && v->bos < 0)
+        bl_warn(
+            "a beginning-of-text token is asked for but tokenizer.ggml.bos_token_id is missing");
+    if (squeeze)
+        bl_warn("tokenizer.ggml.remove_extra_whitespaces is for unigram vocabularies: ignored");
+    BL_TRY(read_end_ids(v, g));
+    apply_exceptions(v);
+    return mark_rstrip(v, g);
+}
