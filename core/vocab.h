@@ -78,6 +78,10 @@ static inline unsigned bl_vocab_type(const struct bl_vocab *v, int32_t id)
 {
     return v->attr[id] & BL_TOKEN_TYPE;
 }
+static inline bool bl_vocab_text_is(const char *s, uint64_t n_bytes, const char *word)
+{
+    return n_bytes == strlen(word) && memcmp(s, word, n_bytes) == 0;
+}
 int32_t bl_vocab_find(const struct bl_vocab *, const struct bl_token_table *, const char *s, size_t n_bytes);
 /* Adds `id` unless its text is there already. BL_EFORMAT: texts made to collide. */
 enum bl_status bl_vocab_index(struct bl_vocab *, struct bl_token_table *, int32_t id);
@@ -98,6 +102,9 @@ enum bl_status bl_vocab_source_read(struct bl_vocab_source *, const struct bl_gg
 enum bl_status bl_vocab_read_tokens(struct bl_vocab *, const struct bl_vocab_source *);
 enum bl_status bl_vocab_read_scores(struct bl_vocab *, const struct bl_vocab_source *);
 enum bl_status bl_vocab_read_merges(struct bl_vocab *, const struct bl_vocab_source *);
+
+/* ---- vocab_rules.c ---- */
+
 /* Special ids, what is added around a text, where generation ends. */
 enum bl_status bl_vocab_read_rules(struct bl_vocab *, const struct bl_vocab_source *, const struct bl_gguf *);
 

@@ -3,7 +3,6 @@
  * spellings and ids are checked, and what is wrong is named by key and index. */
 #include "vocab.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,11 +17,6 @@
 #define KEY_MERGES "tokenizer.ggml.merges"
 
 /* ---- what kind of vocabulary ---- */
-
-static bool text_is(const char *s, uint64_t n, const char *word)
-{
-    return n == strlen(word) && memcmp(s, word, n) == 0;
-}
 
 /* An untrusted string of the file for a message. */
 static const char *show(char out[BL_SHOWN_BYTES], const char *s, uint64_t n)
@@ -40,14 +34,14 @@ static enum bl_status read_kind(struct bl_vocab_source *src, const struct bl_ggu
     const char *s = NULL;
     uint64_t n = 0;
     BL_TRY(bl_gguf_str(g, "tokenizer.ggml.model", false, &s, &n));
-    if (!s || text_is(s, n, "none") || text_is(s, n, "no_vocab"))
+    if (!s || bl_vocab_text_is(s, n, "none") || bl_vocab_text_is(s, n, "no_vocab"))
         return bl_fail(BL_EUNAVAILABLE, "the file has no vocabulary (tokenizer.ggml.model is %s)",
                        s ? "'none'" : "missing");
-    if (text_is(s, n, "llama"))
+    if (bl_vocab_text_is(s, n, "llama"))
         src->kind = BL_VOCAB_SPM;
-    else if (text_is(s, n, "gpt2"))
+    else if (bl_vocab_text_is(s, n, "gpt2"))
         src->kind = BL_VOCAB_BPE;
-    else if (text_is(s, n, "gemma4"))
+    else if (bl_vocab_text_is(s, n, "gemma4"))
         src->kind = BL_VOCAB_BPE_UTF8;
     else
         return bl_fail(BL_EUNSUPPORTED,
@@ -72,7 +66,7 @@ static enum bl_status read_rule(struct bl_vocab_source *src, const struct bl_ggu
         n = strlen(s);
     }
     src->rule = bl_pretok_rule_find(s, (size_t)n);
-    bool characters = src->rule && text_is("gemma4", 6, src->rule->kind->name);
+    bool characters = src->rule && bl_vocab_text_is("gemma4", 6, src->rule->kind->name);
     if (!src->rule || characters != (src->kind == BL_VOCAB_BPE_UTF8))
         return bl_fail(BL_EUNSUPPORTED, "tokenizer.ggml.pre '%s' is not supported; %s are",
                        show(shown, s, n), bl_pretok_kind_names());
@@ -230,42 +224,6 @@ static int byte_token(const char *s, uint64_t n)
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* ---- where generation ends ---- */
-
-enum { END_RETURN, END_CALL, END_TOOL_RESPONSE, END_OTHER };
-static const char *const end_texts[] = {
-    [END_RETURN] = "<|return|>",
-    [END_CALL] = "<|call|>",
-    [END_TOOL_RESPONSE] = "<|tool_response>",
-    [END_OTHER] = "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<eos>",
-    "<turn|>",
-    "</s>",
-    ("<\xEF\xBD\x9C"
-     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"),
-};
-
-static int end_text(const char *s, uint64_t n)
-{
-    for (size_t i = 0; n >= 4 && n <= 32 && i < BL_COUNT(end_texts); i++)
-        if (text_is(s, n, end_texts[i]))
-            return (int)i;
-    return -1;
-}
-
 /* ---- tokens ---- */
 
 static enum bl_status read_token(struct bl_vocab *v, const struct bl_vocab_source *src, uint32_t i,
@@ -288,8 +246,7 @@ static enum bl_status read_token(struct bl_vocab *v, const struct bl_vocab_sourc
         memcpy(out, s, n);
         n_out = n;
     }
-    v->attr[i] =
-        (uint8_t)(type | (exact ? 0 : BL_TOKEN_INEXACT) | (end_text(s, n) >= 0 ? BL_TOKEN_END : 0));
+    v->attr[i] = (uint8_t)(type | (exact ? 0 : BL_TOKEN_INEXACT));
     v->start[i + 1] = v->start[i] + (uint32_t)n_out;
     v->max_bytes = n_out > v->max_bytes ? (uint32_t)n_out : v->max_bytes;
     return BL_OK;
@@ -426,126 +383,4 @@ enum bl_status bl_vocab_read_merges(struct bl_vocab *v, const struct bl_vocab_so
         bl_warn(KEY_MERGES ": %" PRIu32 " of %" PRIu32 " join texts that are no tokens", n_idle,
                 v->n_merges);
     return st;
-}
-
-/* ---- rules ---- */
-
-/* A special id of the file. One beyond the vocabulary is ignored, as the key often is wrong in old
- * files. */
-static enum bl_status read_id(const struct bl_gguf *g, const char *key, uint32_t n_tokens,
-                              int32_t *id)
-{
-    int64_t value = -1;
-    if (*id >= 0 && (uint32_t)*id >= n_tokens)
-        *id = -1; /* the default */
-    BL_TRY(bl_gguf_i64(g, key, false, &value));
-    if (value >= 0 && value < n_tokens)
-        *id = (int32_t)value;
-    else if (value != -1)
-        bl_warn("%s is %" PRId64 ", the vocabulary has %" PRIu32 " tokens: ignored", key, value,
-                n_tokens);
-    return BL_OK;
-}
-
-static enum bl_status read_end_ids(struct bl_vocab *v, const struct bl_gguf *g)
-{
-    static const char *const keys[] = {
-        "tokenizer.ggml.eot_token_id",     "tokenizer.ggml.eom_token_id",
-        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
-        "tokenizer.ggml.fim_sep_token_id",
-    };
-    if (v->eos >= 0)
-        v->attr[v->eos] |= BL_TOKEN_END;
-    for (size_t i = 0; i < BL_COUNT(keys); i++) {
-        int32_t id = -1;
-        BL_TRY(read_id(g, keys[i], v->n_tokens, &id));
-        if (id >= 0)
-            v->attr[id] |= BL_TOKEN_END;
-    }
-    return BL_OK;
-}
-
-static bool token_is(const struct bl_vocab *v, uint32_t i, const char *text)
-{
-    uint32_t n;
-    const char *s = bl_vocab_piece(v, (int32_t)i, &n);
-    return text_is(s, n, text);
-}
-
-/* gpt-oss ends its messages with <|end|> in mid-answer, and its channel markers are wanted by
- * whoever reads the answer; gemma4's </s> is no end. */
-static void apply_exceptions(struct bl_vocab *v)
-{
-    static const char *const visible[] = {"<|channel|>", "<|message|>", "<|start|>",
-                                          "<|constrain|>"};
-    bool seen[END_OTHER] = {false};
-    for (uint32_t i = 0; i < v->n_tokens; i++)
-        for (int k = 0; (v->attr[i] & BL_TOKEN_END) && k < END_OTHER; k++)
-            seen[k] = seen[k] || token_is(v, i, end_texts[k]);
-    bool harmony = seen[END_RETURN] && seen[END_CALL];
-    for (uint32_t i = 0; (harmony || seen[END_TOOL_RESPONSE]) && i < v->n_tokens; i++) {
-        if ((harmony && token_is(v, i, "<|end|>")) ||
-            (seen[END_TOOL_RESPONSE] && token_is(v, i, "</s>")))
-            v->attr[i] &= (uint8_t)~BL_TOKEN_END;
-        for (size_t k = 0; harmony && k < BL_COUNT(visible); k++)
-            if (token_is(v, i, visible[k]))
-                v->attr[i] |= BL_TOKEN_PRINT;
-    }
-}
-
-static bool contains_folded(const char *s, uint64_t n, const char *word)
-{
-    size_t len = strlen(word), i;
-    for (uint64_t at = 0; at + len <= n; at++) {
-        for (i = 0; i < len && tolower((unsigned char)s[at + i]) == word[i]; i++)
-            ;
-        if (i == len)
-            return true;
-    }
-    return false;
-}
-
-/* Phi-3 was trained without the white space after its special tokens. */
-static enum bl_status mark_rstrip(struct bl_vocab *v, const struct bl_gguf *g)
-{
-    const char *name = "";
-    uint64_t n = 0;
-    BL_TRY(bl_gguf_str(g, "general.name", false, &name, &n));
-    if (v->kind != BL_VOCAB_SPM ||
-        (!contains_folded(name, n, "phi-3") && !contains_folded(name, n, "phi3")))
-        return BL_OK;
-    for (uint32_t k = 0; k < v->n_specials; k++) {
-        uint32_t i = (uint32_t)v->special[k];
-        if (!token_is(v, i, "<unk>") && !token_is(v, i, "<s>") && !token_is(v, i, "<|endoftext|>"))
-            v->attr[i] |= BL_TOKEN_RSTRIP;
-    }
-    return BL_OK;
-}
-
-enum bl_status bl_vocab_read_rules(struct bl_vocab *v, const struct bl_vocab_source *src,
-                                   const struct bl_gguf *g)
-{
-    bool spm = v->kind == BL_VOCAB_SPM, squeeze = false;
-    v->bos = spm ? 1 : -1;
-    v->eos = spm ? 2 : -1;
-    v->unknown = spm ? 0 : -1;
-    v->add_bos = spm || src->rule->add_bos;
-    v->space_prefix = spm;
-    v->ignore_merges = src->rule && src->rule->ignore_merges;
-    BL_TRY(read_id(g, "tokenizer.ggml.bos_token_id", v->n_tokens, &v->bos));
-    BL_TRY(read_id(g, "tokenizer.ggml.eos_token_id", v->n_tokens, &v->eos));
-    BL_TRY(read_id(g, "tokenizer.ggml.unknown_token_id", v->n_tokens, &v->unknown));
-    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_bos_token", false, &v->add_bos));
-    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_eos_token", false, &v->add_eos));
-    BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", false, &squeeze));
-    if (spm)
-        BL_TRY(bl_gguf_bool(g, "tokenizer.ggml.add_space_prefix", false, &v->space_prefix));
-    if (v->add_bos && v->bos < 0)
-        bl_warn(
-            "a beginning-of-text token is asked for but tokenizer.ggml.bos_token_id is missing");
-    if (squeeze)
-        bl_warn("tokenizer.ggml.remove_extra_whitespaces is for unigram vocabularies: ignored");
-    BL_TRY(read_end_ids(v, g));
-    apply_exceptions(v);
-    return mark_rstrip(v, g);
 }
