@@ -1,2 +1,112 @@
 /* SPDX-License-Identifier: MIT */
-typedef int bl_not_written_yet;
+/* What this processor and its operating system have, and the kernel table that follows from it. */
+#include <stdio.h>
+
+#include "cpu_kernels.h"
+#include "compiler.h"
+
+#if defined(__has_feature)
+#if __has_feature(memory_sanitizer)
+#define BL_MSAN 1
+#endif
+#endif
+
+/* Hand-written vector code hides from the memory sanitizer what it initialises: such builds stay
+ * scalar. */
+#if defined(BL_X86) && !defined(BL_MSAN)
+#include <cpuid.h>
+
+struct cpuid {
+    uint32_t eax, ebx, ecx, edx;
+};
+static struct cpuid cpuid(uint32_t leaf, uint32_t subleaf)
+{
+    struct cpuid r = {0};
+    if (!__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx))
+        return (struct cpuid){0}; /* older than the leaf */
+    return r;
+}
+static bool has(uint32_t reg, uint32_t bits)
+{
+    return (reg & bits) == bits;
+}
+/* The registers the system saves on a switch; without that an instruction set must not be used. */
+static uint32_t saved_state(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return lo;
+}
+
+unsigned bl_cpu_flags(void)
+{
+    enum {
+        XMM_YMM = 1 << 1 | 1 << 2,
+        MASKS_ZMM = 1 << 5 | 1 << 6 | 1 << 7,
+        LEAF7_ECX = bit_AVX512VBMI | bit_GFNI | bit_AVX512VNNI,
+    };
+    const struct cpuid a = cpuid(1, 0), b = cpuid(7, 0);
+    unsigned flags = 0;
+    if (!has(a.ecx, bit_OSXSAVE | bit_AVX))
+        return 0;
+    const uint32_t saved = saved_state();
+    if (has(saved, XMM_YMM) && has(a.ecx, bit_FMA | bit_F16C) && has(b.ebx, bit_AVX2))
+        flags |= BL_CPU_AVX2;
+    const uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_BMI2;
+    if (flags && has(saved, MASKS_ZMM) && has(b.ebx, wide) && has(b.ecx, LEAF7_ECX))
+        flags |= BL_CPU_AVX512;
+    return flags;
+}
+#else
+unsigned bl_cpu_flags(void)
+{
+    return 0;
+}
+#endif
+
+void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
+{
+    bl_cpu_scalar(kernels);
+    flags &= bl_cpu_flags();
+#ifdef BL_X86
+    if (flags & BL_CPU_AVX2)
+        bl_cpu_avx2(kernels);
+    if (flags & BL_CPU_AVX512)
+        bl_cpu_avx512(kernels);
+#endif
+}
+
+struct printer {
+    void (*line)(void *arg, const char *text);
+    void *arg;
+};
+static void print(const struct printer *p, const char *prefix, const char *entry,
+                  const char *kernel)
+{
+    char text[128];
+    snprintf(text, sizeof text, "%s%-*s  %s", prefix, (int)(8 - strlen(prefix)), entry, kernel);
+    p->line(p->arg, text);
+}
+
+enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *arg, unsigned mask)
+{
+    static const char *const sets[] = {"none", "avx2", "avx512", "avx2 avx512"};
+    const struct printer p = {line, arg};
+    const unsigned flags = bl_cpu_flags() & (mask ? mask : ~0u);
+    struct bl_cpu_kernels k;
+    bl_cpu_select(&k, flags);
+    print(&p, "", "flags", sets[flags & (BL_CPU_AVX2 | BL_CPU_AVX512)]);
+    for (unsigned t = 0; t < BL_N_DTYPES; t++)
+        if (k.matmul[t].dot)
+            print(&p, "", bl_dtypes[t].name, k.matmul[t].dot_name);
+    for (unsigned t = 0; t < BL_N_DTYPES; t++)
+        if (k.kv[t].qk)
+            print(&p, "kv ", bl_dtypes[t].name, k.kv[t].name);
+    print(&p, "", "quantize", k.quantize_name);
+    print(&p, "", "norm", k.norm_name);
+    print(&p, "", "softmax", k.softmax_name);
+    print(&p, "", "glu", k.glu_name);
+    print(&p, "", "add", k.add_name);
+    print(&p, "", "rope", k.rope_name);
+    return BL_OK;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX2 dots of the float types and of the types with blocks of 32. Two rows are taken together:
+ * with 16 registers more rows spill. */
+#include "avx2.h"
+
+enum { ROWS = 2 };
+
+/* ---- float types: float activations ---- */
+
+BL_ALWAYS_INLINE int float_bytes(enum bl_dtype t)
+{
+    return t == BL_F32 ? 4 : 2;
+}
+BL_ALWAYS_INLINE __m256 load_weights(enum bl_dtype t, const char *p)
+{
+    if (t == BL_F32)
+        return _mm256_loadu_ps((const float *)(const void *)p);
+    if (t == BL_F16)
+        return _mm256_cvtph_ps(load128(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
+}
+/* The last k % 8 weights and activations by way of a zeroed copy: nothing behind the row is read.
+ */
+BL_ALWAYS_INLINE __m256 float_tail(enum bl_dtype t, const char *p, const float *x, uint32_t n,
+                                   __m256 acc)
+{
+    char w[32] = {0};
+    float xs[8] = {0};
+    memcpy(w, p, n * (size_t)float_bytes(t));
+    memcpy(xs, x, n * sizeof *x);
+    return _mm256_fmadd_ps(load_weights(t, w), _mm256_loadu_ps(xs), acc);
+}
+
+BL_ALWAYS_INLINE void float_group(enum bl_dtype t, int R, uint32_t k, float *out,
+                                  const struct row_group *g, const float *x)
+{
+    enum { STEP = 32, CHAINS = 4 };
+    const int size = float_bytes(t);
+    __m256 acc[ROWS][CHAINS] = {{_mm256_setzero_ps()}}; /* chains hide the latency of the FMA */
+    uint32_t i = 0;
+    for (; i + STEP <= k; i += STEP) {
+        prefetch(g, (size_t)i * (size_t)(size * R), STEP * size * R);
+        for (int c = 0; c < CHAINS; c++) {
+            const __m256 xs = _mm256_loadu_ps(x + i + 8 * c);
+            for (int r = 0; r < R; r++) {
+                const char *p =
+                    g->w + (size_t)r * g->stride + (i + 8u * (unsigned)c) * (size_t)size;
+                acc[r][c] = _mm256_fmadd_ps(load_weights(t, p), xs, acc[r][c]);
+            }
+        }
+    }
+    for (; i + 8 <= k; i += 8)
+        for (int r = 0; r < R; r++) {
+            const char *p = g->w + (size_t)r * g->stride + i * (size_t)size;
+            acc[r][0] = _mm256_fmadd_ps(load_weights(t, p), _mm256_loadu_ps(x + i), acc[r][0]);
+        }
+    if (i < k)
+        for (int r = 0; r < R; r++) {
+            const char *p = g->w + (size_t)r * g->stride + i * (size_t)size;
+            acc[r][0] = float_tail(t, p, x + i, k - i, acc[r][0]);
+        }
+    for (int r = 0; r < R; r++)
+        out[r] = sum_lanes(_mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]),
+                                         _mm256_add_ps(acc[r][2], acc[r][3])));
+}
+BL_ALWAYS_INLINE void f32_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                const void *x)
+{
+    float_group(BL_F32, R, k, out, g, x);
+}
+BL_ALWAYS_INLINE void f16_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                const void *x)
+{
+    float_group(BL_F16, R, k, out, g, x);
+}
+BL_ALWAYS_INLINE void bf16_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                 const void *x)
+{
+    float_group(BL_BF16, R, k, out, g, x);
+}
+
+/* ---- blocks of 32: eight at a time, as many as an activation block has scales ---- */
+
+/* Everything that differs between these types; constant in each kernel, so the tests on it vanish.
+ */
+struct block_type {
+    int bytes;     /* of a block */
+    int skip;      /* bytes before the codes */
+    int bias;      /* code minus bias = value */
+    bool has_high; /* a fifth bit: 32 bits just before the nibbles */
+    bool has_min;  /* value = d * code + m, the f16 m after d */
+    bool signed8;  /* codes are signed bytes, not nibbles */
+};
+static const struct block_type q8_0_type = {.bytes = 34, .skip = 2, .signed8 = true};
+static const struct block_type q4_0_type = {.bytes = 18, .skip = 2, .bias = 8};
+static const struct block_type q4_1_type = {.bytes = 20, .skip = 4, .has_min = true};
+static const struct block_type q5_0_type = {.bytes = 22, .skip = 6, .bias = 16, .has_high = true};
+static const struct block_type q5_1_type = {
+    .bytes = 24, .skip = 8, .has_high = true, .has_min = true};
+
+/* The f16 fields of n blocks as eight floats, zero for the blocks that are not there. */
+BL_ALWAYS_INLINE __m256 load_scales(const char *p, int bytes, int n)
+{
+    uint16_t h[8] = {0};
+    for (int i = 0; i < 8 && i < n; i++)
+        h[i] = bl_load_u16(p + i * bytes);
+    return _mm256_cvtph_ps(_mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3],
+                                          (short)h[4], (short)h[5], (short)h[6], (short)h[7]));
+}
+/* 32 bits -> 16 in each of 32 bytes whose bit is set */
+BL_ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
+{
+    const __m256i which =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i select = _mm256_set1_epi64x((long long)0x8040201008040201u);
+    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), which);
+    return and_bytes(_mm256_cmpeq_epi8(_mm256_and_si256(v, select), select), 16);
+}
+/* Sums of four products of a block's codes and its activations. The bias is taken off as integers:
+ * in float what is left of two large numbers would be wrong by more than the terms allow. */
+BL_ALWAYS_INLINE __m256i block_sums(const struct block_type *t, const char *p, __m256i x,
+                                    __m256i bias)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    if (t->signed8) {
+        const __m256i q = load256(p + t->skip);
+        return _mm256_madd_epi16(dot2(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q)), one);
+    }
+    /* low nibbles in the lower half, high nibbles in the upper; the shift needs no shuffle */
+    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
+    __m256i q = and_bytes(_mm256_srlv_epi32(load_twice(p + t->skip), shift), 15);
+    if (t->has_high)
+        q = _mm256_or_si256(q, spread_bits(bl_load_u32(p + t->skip - 4)));
+    const __m256i v = dot2(q, x);
+    return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, bias) : v, one);
+}
+/* n blocks of R rows. The factors d * dx go over the stack, from where the FMA broadcasts them
+ * without a shuffle. */
+BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const char *w,
+                                 size_t stride, const struct bl_act_block *x, __m256 *acc,
+                                 __m256 *mins)
+{
+    const __m256 dx = _mm256_loadu_ps(x->d);
+    float d[ROWS][8] BL_ALIGNED(32);
+    for (int r = 0; r < R; r++) {
+        const char *p = w + (size_t)r * stride;
+        _mm256_store_ps(d[r], _mm256_mul_ps(load_scales(p, t->bytes, n), dx));
+        if (t->has_min) { /* the minima of eight blocks against the sums of their activations */
+            const __m256i sum = _mm256_madd_epi16(load256(x->sum), _mm256_set1_epi16(1));
+            const __m256 sum_x = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), dx);
+            mins[r] = _mm256_fmadd_ps(load_scales(p + 2, t->bytes, n), sum_x, mins[r]);
+        }
+    }
+    for (int b = 0; b < 8 && b < n; b++) {
+        const __m256i q8 = load256(x->q + 32 * b);
+        const __m256i bias = dot2(_mm256_set1_epi8((char)t->bias), q8);
+        for (int r = 0; r < R; r++) {
+            const char *p = w + (size_t)r * stride + b * t->bytes;
+            const __m256 v = _mm256_cvtepi32_ps(block_sums(t, p, q8, bias));
+            acc[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), acc[r]);
+        }
+    }
+}
+BL_ALWAYS_INLINE void block_group(const struct block_type *t, int R, uint32_t k, float *out,
+                                  const struct row_group *g, const struct bl_act_block *x)
+{
+    const int step = 8 * t->bytes;
+    const char *w = g->w;
+    __m256 acc[ROWS] = {_mm256_setzero_ps()}, mins[ROWS] = {_mm256_setzero_ps()};
+    uint32_t b = 0;
+    for (; b < k / 256; b++, w += step) {
+        prefetch(g, (size_t)b * (size_t)(R * step), R * step);
+        block_step(t, R, 8, w, g->stride, x + b, acc, mins);
+    }
+    if (k % 256) {
+        const int n = (int)(k % 256 / 32);
+        prefetch(g, (size_t)b * (size_t)(R * step), R * n * t->bytes);
+        block_step(t, R, n, w, g->stride, x + b, acc, mins);
+    }
+    for (int r = 0; r < R; r++)
+        acc[r] = _mm256_add_ps(acc[r], mins[r]);
+    store_sums(R, out, acc);
+}
+#define BLOCK_GROUP(type)                                                                          \
+    BL_ALWAYS_INLINE void type##_group(int R, uint32_t k, float *out, const struct row_group *g,   \
+                                       const void *x)                                              \
+    {                                                                                              \
+        block_group(&type##_type, R, k, out, g, x);                                                \
+    }
+BLOCK_GROUP(q8_0)
+BLOCK_GROUP(q4_0)
+BLOCK_GROUP(q4_1)
+BLOCK_GROUP(q5_0)
+BLOCK_GROUP(q5_1)
+
+DOT_ENTRY(dot_f32_f32_2__avx2, f32_group, ROWS)
+DOT_ENTRY(dot_f16_f32_2__avx2, f16_group, ROWS)
+DOT_ENTRY(dot_bf16_f32_2__avx2, bf16_group, ROWS)
+DOT_ENTRY(dot_q8_0_act_2__avx2, q8_0_group, ROWS)
+DOT_ENTRY(dot_q4_0_act_2__avx2, q4_0_group, ROWS)
+DOT_ENTRY(dot_q4_1_act_2__avx2, q4_1_group, ROWS)
+DOT_ENTRY(dot_q5_0_act_2__avx2, q5_0_group, ROWS)
+DOT_ENTRY(dot_q5_1_act_2__avx2, q5_1_group, ROWS)
+
+void bl_cpu_avx2_dot32(struct bl_cpu_kernels *t)
+{
+    DOT_SET(t, BL_F32, dot_f32_f32_2__avx2, ROWS);
+    DOT_SET(t, BL_F16, dot_f16_f32_2__avx2, ROWS);
+    DOT_SET(t, BL_BF16, dot_bf16_f32_2__avx2, ROWS);
+    DOT_SET(t, BL_Q8_0, dot_q8_0_act_2__avx2, ROWS);
+    DOT_SET(t, BL_Q4_0, dot_q4_0_act_2__avx2, ROWS);
+    DOT_SET(t, BL_Q4_1, dot_q4_1_act_2__avx2, ROWS);
+    DOT_SET(t, BL_Q5_0, dot_q5_0_act_2__avx2, ROWS);
+    DOT_SET(t, BL_Q5_1, dot_q5_1_act_2__avx2, ROWS);
+}

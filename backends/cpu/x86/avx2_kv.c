@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX2 attention over cached rows: scores of a query against keys, weighted sums of values. */
+#include "avx2.h"
+
+enum {
+    ROWS = 4,    /* keys that share the loads of the query */
+    VECTORS = 8, /* of sums kept in registers */
+    AHEAD = 8    /* rows from the one in work to the one prefetched */
+};
+
+/* Rows of one head lie apart (other heads between them), which hardware prefetch does not follow.
+ */
+BL_ALWAYS_INLINE void prefetch_row(const char *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch(p + i, _MM_HINT_T0);
+}
+BL_ALWAYS_INLINE size_t kv_bytes(enum bl_dtype t, uint32_t n)
+{
+    return t == BL_F32 ? 4 * (size_t)n : t == BL_F16 ? 2 * (size_t)n : (size_t)(n / 32) * 34;
+}
+/* Eight elements of a float row from element i on. */
+BL_ALWAYS_INLINE __m256 load_floats(enum bl_dtype t, const char *row, uint32_t i)
+{
+    const char *p = row + kv_bytes(t, i);
+    return t == BL_F32 ? _mm256_loadu_ps((const float *)(const void *)p)
+                       : _mm256_cvtph_ps(load128(p));
+}
+/* The last n < 8 elements, zeros behind them. */
+BL_ALWAYS_INLINE __m256 load_last(enum bl_dtype t, const char *row, uint32_t i, uint32_t n)
+{
+    char tail[32] = {0};
+    memcpy(tail, row + kv_bytes(t, i), kv_bytes(t, n));
+    return load_floats(t, tail, 0);
+}
+/* Eight bytes of a Q8_0 row, without their scale. */
+BL_ALWAYS_INLINE __m256 load_bytes(const char *p)
+{
+    const __m128i v = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+}
+BL_ALWAYS_INLINE __m256 broadcast_f16(const char *p)
+{
+    return _mm256_cvtph_ps(_mm_set1_epi16((short)bl_load_u16(p)));
+}
+
+/* ---- scores ---- */
+
+BL_ALWAYS_INLINE void qk_floats(enum bl_dtype t, int R, uint32_t dk, const float *q,
+                                const char *base, const uint64_t *row, __m256 *acc)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= dk; i += 8) {
+        const __m256 x = _mm256_loadu_ps(q + i);
+        for (int r = 0; r < R; r++)
+            acc[r] = _mm256_fmadd_ps(load_floats(t, base + row[r], i), x, acc[r]);
+    }
+    if (i < dk) {
+        const __m256 x = load_last(BL_F32, (const char *)q, i, dk - i);
+        for (int r = 0; r < R; r++)
+            acc[r] = _mm256_fmadd_ps(load_last(t, base + row[r], i, dk - i), x, acc[r]);
+    }
+}
+BL_ALWAYS_INLINE void qk_q8_0_blocks(int R, uint32_t dk, const float *q, const char *base,
+                                     const uint64_t *row, __m256 *acc)
+{
+    for (uint32_t i = 0; i < dk; i += 32) {
+        for (int r = 0; r < R; r++) {
+            const char *p = base + row[r] + kv_bytes(BL_Q8_0, i);
+            __m256 v = _mm256_mul_ps(load_bytes(p + 2), _mm256_loadu_ps(q + i));
+            for (int c = 1; c < 4; c++)
+                v = _mm256_fmadd_ps(load_bytes(p + 2 + 8 * c), _mm256_loadu_ps(q + i + 8 * c), v);
+            acc[r] = _mm256_fmadd_ps(v, broadcast_f16(p), acc[r]);
+        }
+    }
+}
+BL_ALWAYS_INLINE void qk_group(enum bl_dtype t, int R, uint32_t dk, float *score, const float *q,
+                               const char *base, const uint64_t *row, float scale)
+{
+    __m256 acc[ROWS] = {_mm256_setzero_ps()};
+    if (t == BL_Q8_0)
+        qk_q8_0_blocks(R, dk, q, base, row, acc);
+    else
+        qk_floats(t, R, dk, q, base, row, acc);
+    for (int r = 0; r < R; r++)
+        score[r] = sum_lanes(acc[r]) * scale;
+}
+BL_ALWAYS_INLINE void qk(enum bl_dtype t, uint32_t dk, uint32_t n, float *score, const float *q,
+                         const char *base, const uint64_t *row, float scale)
+{
+    const size_t bytes = kv_bytes(t, dk);
+    uint32_t j = 0;
+    for (; j + ROWS <= n; j += ROWS) {
+        for (uint32_t r = j + AHEAD; r < j + AHEAD + ROWS && r < n; r++)
+            prefetch_row(base + row[r], bytes);
+        qk_group(t, ROWS, dk, score + j, q, base, row + j, scale);
+    }
+    for (; j < n; j++)
+        qk_group(t, 1, dk, score + j, q, base, row + j, scale);
+}
+
+/* ---- weighted sums ---- */
+
+/* Columns at .. at + 8 V over all rows: the sums stay in registers. */
+BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, uint32_t n, float *acc,
+                                 const float *p, const char *base, const uint64_t *row)
+{
+    const size_t offset = kv_bytes(t, at), bytes = kv_bytes(t, 8 * (uint32_t)V);
+    __m256 v[VECTORS] = {_mm256_setzero_ps()};
+    for (int c = 0; c < V; c++)
+        v[c] = _mm256_loadu_ps(acc + at + 8 * c);
+    for (uint32_t j = 0; j < n; j++) {
+        const char *src = base + row[j] + offset;
+        const __m256 weight = _mm256_set1_ps(p[j]);
+        if (j + AHEAD < n)
+            prefetch_row(base + row[j + AHEAD] + offset, bytes);
+        for (int c = 0; c < V; c++) {
+            if (t != BL_Q8_0) {
+                v[c] = _mm256_fmadd_ps(load_floats(t, src, 8 * (uint32_t)c), weight, v[c]);
+                continue;
+            }
+            const char *block = src + (c / 4) * 34;
+            const __m256 d = _mm256_mul_ps(weight, broadcast_f16(block));
+            v[c] = _mm256_fmadd_ps(load_bytes(block + 2 + 8 * (c % 4)), d, v[c]);
+        }
+    }
+    for (int c = 0; c < V; c++)
+        _mm256_storeu_ps(acc + at + 8 * c, v[c]);
+}
+/* The last columns, fewer than a vector. */
+BL_ALWAYS_INLINE void pv_last(enum bl_dtype t, uint32_t at, uint32_t left, uint32_t n, float *acc,
+                              const float *p, const char *base, const uint64_t *row)
+{
+    float sums[8];
+    __m256 v = load_last(BL_F32, (const char *)acc, at, left);
+    for (uint32_t j = 0; j < n; j++)
+        v = _mm256_fmadd_ps(load_last(t, base + row[j], at, left), _mm256_set1_ps(p[j]), v);
+    _mm256_storeu_ps(sums, v);
+    memcpy(acc + at, sums, left * sizeof *acc);
+}
+BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, uint32_t n, float *acc, const float *p,
+                         const char *base, const uint64_t *row)
+{
+    uint32_t at = 0;
+    for (; dv - at >= 64; at += 64)
+        pv_columns(t, 8, at, n, acc, p, base, row);
+    if (dv - at >= 32) {
+        pv_columns(t, 4, at, n, acc, p, base, row);
+        at += 32;
+    }
+    if (t == BL_Q8_0)
+        return;
+    for (; dv - at >= 8; at += 8)
+        pv_columns(t, 1, at, n, acc, p, base, row);
+    if (at < dv)
+        pv_last(t, at, dv - at, n, acc, p, base, row);
+}
+
+#define KV_ENTRIES(name, type)                                                                     \
+    static void qk_##name(uint32_t dk, uint32_t n, float *score, const float *q, const void *base, \
+                          const uint64_t *row, float scale)                                        \
+    {                                                                                              \
+        qk(type, dk, n, score, q, base, row, scale);                                               \
+    }                                                                                              \
+    static void pv_##name(uint32_t dv, uint32_t n, float *acc, const float *p, const void *base,   \
+                          const uint64_t *row)                                                     \
+    {                                                                                              \
+        pv(type, dv, n, acc, p, base, row);                                                        \
+    }
+KV_ENTRIES(f32, BL_F32)
+KV_ENTRIES(f16, BL_F16)
+KV_ENTRIES(q8_0, BL_Q8_0)
+
+void bl_cpu_avx2_kv(struct bl_cpu_kernels *t)
+{
+    t->kv[BL_F32] = (struct bl_kv_kernel){"kv_f32_f32_4__avx2", qk_f32, pv_f32};
+    t->kv[BL_F16] = (struct bl_kv_kernel){"kv_f16_f32_4__avx2", qk_f16, pv_f16};
+    t->kv[BL_Q8_0] = (struct bl_kv_kernel){"kv_q8_0_f32_4__avx2", qk_q8_0, pv_q8_0};
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* isa.h — the pieces an instruction set's table is filled from.
+ *
+ * Purpose   an instruction set has several files (float vectors, dots by family of types); each exports one function,
+ *           called by the set's bl_cpu_<isa>. Included by files compiled for that instruction set only.
+ * Ownership none.
+ * Units     none.
+ * Errors    none.
+ * Threads   as cpu_kernels.h.
+ */
+#ifndef BL_X86_ISA_H
+#define BL_X86_ISA_H
+
+#include "../cpu_kernels.h"
+
+void bl_cpu_avx2_dot32(struct bl_cpu_kernels *);   /* float types and blocks of 32 */
+void bl_cpu_avx2_kquant(struct bl_cpu_kernels *);  /* Q2_K to Q6_K */
+void bl_cpu_avx2_kv(struct bl_cpu_kernels *);      /* attention over cached rows */
+void bl_cpu_avx512_dot32(struct bl_cpu_kernels *);
+void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
+void bl_cpu_avx512_iquant(struct bl_cpu_kernels *); /* IQ4_XS and the codebook types */
+void bl_cpu_avx512_kv(struct bl_cpu_kernels *);
+
+#endif
