@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT */
+#include "model_recipe.h"
+
+#include <unistd.h>
+
+static struct rc_key *key_at(struct rc *r, const char *name)
+{
+    for (unsigned i = 0; i < r->n_keys; i++)
+        if (!strcmp(r->key[i].name, name))
+            return &r->key[i];
+    assert_true(r->n_keys < BL_COUNT(r->key));
+    struct rc_key *k = &r->key[r->n_keys++];
+    *k = (struct rc_key){.name = ""};
+    snprintf(k->name, sizeof k->name, "%s", name);
+    return k;
+}
+
+/* "x" stands for "<arch>.x" in names without a known first part. */
+static const char *full(const struct rc *r, const char *name, char out[64])
+{
+    bool whole = !strncmp(name, "general.", 8) || !strncmp(name, "tokenizer.", 10);
+    snprintf(out, 64, "%s%s%s", whole ? "" : r->arch, whole ? "" : ".", name);
+    return out;
+}
+
+void rc_number(struct rc *r, const char *name, uint32_t v)
+{
+    char key[64];
+    struct rc_key *k = key_at(r, full(r, name, key));
+    k->kind = RC_NUMBER;
+    k->number = v;
+}
+
+void rc_real(struct rc *r, const char *name, float v)
+{
+    char key[64];
+    struct rc_key *k = key_at(r, full(r, name, key));
+    k->kind = RC_REAL;
+    k->real = v;
+}
+
+void rc_text(struct rc *r, const char *name, const char *v)
+{
+    char key[64];
+    struct rc_key *k = key_at(r, full(r, name, key));
+    k->kind = RC_TEXT;
+    k->text = v;
+}
+
+void rc_list(struct rc *r, const char *name, enum rc_kind kind, uint32_t n, const uint32_t *v)
+{
+    char key[64];
+    struct rc_key *k = key_at(r, full(r, name, key));
+    k->kind = kind;
+    k->number = n;
+    memcpy(k->list, v, n * sizeof *v);
+}
+
+void rc_drop_key(struct rc *r, const char *name)
+{
+    char key[64];
+    struct rc_key *k = key_at(r, full(r, name, key));
+    *k = r->key[--r->n_keys];
+}
+
+struct rc_tensor *rc_find(struct rc *r, const char *name)
+{
+    for (unsigned i = 0; i < r->n_tensors; i++)
+        if (!strcmp(r->tensor[i].name, name))
+            return &r->tensor[i];
+    return NULL;
+}
+
+/* b, c: 0 counts as 1 */
+void rc_tensor(struct rc *r, const char *name, enum bl_dtype type, uint32_t a, uint32_t b,
+               uint32_t c)
+{
+    struct rc_tensor *t = rc_find(r, name);
+    if (!t) {
+        assert_true(r->n_tensors < BL_COUNT(r->tensor));
+        t = &r->tensor[r->n_tensors++];
+    }
+    *t = (struct rc_tensor){.type = type, .ne = {a, b ? b : 1, c ? c : 1}};
+    snprintf(t->name, sizeof t->name, "%s", name);
+}
+
+void rc_drop_tensor(struct rc *r, const char *name)
+{
+    struct rc_tensor *t = rc_find(r, name);
+    assert_non_null(t);
+    *t = r->tensor[--r->n_tensors];
+}
+
+void rc_layer(struct rc *r, int layer, const char *stem, uint32_t a, uint32_t b, uint32_t c)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s", layer, stem);
+    rc_tensor(r, name, BL_F32, a, b, c);
+}
+
+static void base_keys(struct rc *r, const char *arch)
+{
+    *r = (struct rc){.arch = arch};
+    rc_text(r, "general.architecture", arch);
+    rc_text(r, "general.type", "model");
+    rc_number(r, "context_length", 2048);
+    rc_number(r, "embedding_length", RC_EMBD);
+    rc_number(r, "block_count", RC_LAYERS);
+    rc_number(r, "feed_forward_length", RC_FF);
+    rc_number(r, "attention.head_count", RC_HEADS);
+    rc_number(r, "attention.head_count_kv", RC_HEADS_KV);
+    rc_real(r, "attention.layer_norm_rms_epsilon", 1e-6f);
+    rc_real(r, "rope.freq_base", 1e6f);
+    rc_number(r, "vocab_size", RC_VOCAB);
+    key_at(r, "tokenizer.ggml.tokens")->kind = RC_TOKENS;
+    key_at(r, "tokenizer.ggml.tokens")->number = RC_VOCAB;
+}
+
+static void attention_tensors(struct rc *r, int i, bool fused, bool biased, bool qk_norm)
+{
+    rc_layer(r, i, "attn_norm.weight", RC_EMBD, 0, 0);
+    if (fused)
+        rc_layer(r, i, "attn_qkv.weight", RC_EMBD, RC_Q_ROWS + 2 * RC_KV_ROWS, 0);
+    else {
+        rc_layer(r, i, "attn_q.weight", RC_EMBD, RC_Q_ROWS, 0);
+        rc_layer(r, i, "attn_k.weight", RC_EMBD, RC_KV_ROWS, 0);
+        rc_layer(r, i, "attn_v.weight", RC_EMBD, RC_KV_ROWS, 0);
+    }
+    if (biased) {
+        rc_layer(r, i, "attn_q.bias", RC_Q_ROWS, 0, 0);
+        rc_layer(r, i, "attn_k.bias", RC_KV_ROWS, 0, 0);
+        rc_layer(r, i, "attn_v.bias", RC_KV_ROWS, 0, 0);
+    }
+    if (qk_norm) {
+        rc_layer(r, i, "attn_q_norm.weight", RC_HEAD, 0, 0);
+        rc_layer(r, i, "attn_k_norm.weight", RC_HEAD, 0, 0);
+    }
+    rc_layer(r, i, "attn_output.weight", RC_Q_ROWS, RC_EMBD, 0);
+}
+
+static void dense_tensors(struct rc *r, int i, bool fused)
+{
+    if (!fused)
+        rc_layer(r, i, "ffn_gate.weight", RC_EMBD, RC_FF, 0);
+    rc_layer(r, i, "ffn_up.weight", RC_EMBD, fused ? 2 * RC_FF : RC_FF, 0);
+    rc_layer(r, i, "ffn_down.weight", RC_FF, RC_EMBD, 0);
+}
+
+static void expert_tensors(struct rc *r, int i, uint32_t n_ff)
+{
+    rc_layer(r, i, "ffn_gate_inp.weight", RC_EMBD, RC_EXPERTS, 0);
+    rc_layer(r, i, "ffn_gate_exps.weight", RC_EMBD, n_ff, RC_EXPERTS);
+    rc_layer(r, i, "ffn_up_exps.weight", RC_EMBD, n_ff, RC_EXPERTS);
+    rc_layer(r, i, "ffn_down_exps.weight", n_ff, RC_EMBD, RC_EXPERTS);
+}
+
+/* A valid file of the family; name "llama-moe" is llama with experts. */
+void rc_make(struct rc *r, const char *name)
+{
+    bool moe = !strcmp(name, "qwen3moe") || !strcmp(name, "llama-moe");
+    const char *arch = !strcmp(name, "llama-moe") ? "llama" : name;
+    bool phi = !strcmp(arch, "phi3"), gemma = !strcmp(arch, "gemma3");
+    base_keys(r, arch);
+    if (moe) {
+        rc_number(r, "expert_count", RC_EXPERTS);
+        rc_number(r, "expert_used_count", RC_USED);
+    }
+    if (gemma)
+        rc_number(r, "attention.sliding_window", 16);
+    rc_tensor(r, "token_embd.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
+    rc_tensor(r, "output_norm.weight", BL_F32, RC_EMBD, 0, 0);
+    if (!gemma)
+        rc_tensor(r, "output.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
+    for (int i = 0; i < RC_LAYERS; i++) {
+        attention_tensors(r, i, phi, !strcmp(arch, "qwen2"), gemma || !strncmp(arch, "qwen3", 5));
+        rc_layer(r, i, "ffn_norm.weight", RC_EMBD, 0, 0);
+        if (moe)
+            expert_tensors(r, i, !strcmp(arch, "llama") ? RC_FF : RC_FF / RC_USED);
+        else
+            dense_tensors(r, i, phi);
+        if (gemma) {
+            rc_layer(r, i, "post_attention_norm.weight", RC_EMBD, 0, 0);
+            rc_layer(r, i, "post_ffw_norm.weight", RC_EMBD, 0, 0);
+        }
+    }
+}
+
+/* ---- files ---- */
+
+static char folder[] = "/tmp/ballast-model-XXXXXX";
+char rc_path[RC_PATH_BYTES];
+
+int rc_enter_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(rc_path, sizeof rc_path, "%s/tiny.gguf", folder);
+    return 0;
+}
+
+int rc_leave_folder(void **state)
+{
+    (void)state;
+    unlink(rc_path);
+    return rmdir(folder);
+}
+
+/* Tokens are all the letter "a"; numbers u32; flags one byte. */
+static void put_list(struct bl_gguf_writer *w, const struct rc_key *k)
+{
+    unsigned char data[RC_VOCAB * 2 * 9];
+    uint64_t len = 1, n = 0;
+    for (uint32_t i = 0; i < k->number; i++)
+        if (k->kind == RC_TOKENS) {
+            memcpy(data + n, &len, 8);
+            data[n + 8] = 'a';
+            n += 9;
+        } else if (k->kind == RC_FLAGS)
+            data[n++] = (unsigned char)k->list[i];
+        else {
+            memcpy(data + n, &k->list[i], 4);
+            n += 4;
+        }
+    RC_GOOD(bl_gguf_put_kv(w, &(struct bl_kv){.key = k->name,
+                                              .type = BL_VAL_ARRAY,
+                                              .item = k->kind == RC_TOKENS  ? BL_VAL_STRING
+                                                      : k->kind == RC_FLAGS ? BL_VAL_BOOL
+                                                                            : BL_VAL_U32,
+                                              .n = k->number,
+                                              .data = data,
+                                              .data_bytes = n}));
+}
+
+static void put_key(struct bl_gguf_writer *w, const struct rc_key *k)
+{
+    switch (k->kind) {
+    case RC_NUMBER:
+        RC_GOOD(bl_gguf_put_u32(w, k->name, k->number));
+        break;
+    case RC_REAL:
+        RC_GOOD(bl_gguf_put_f32(w, k->name, k->real));
+        break;
+    case RC_TEXT:
+        RC_GOOD(bl_gguf_put_str(w, k->name, k->text, strlen(k->text)));
+        break;
+    default:
+        put_list(w, k);
+    }
+}
+
+void rc_save(const struct rc *r)
+{
+    static const unsigned char zeros[4096];
+    struct bl_gguf_writer *w = NULL;
+    unlink(rc_path);
+    RC_GOOD(bl_gguf_writer_create(&w, rc_path, 32));
+    for (unsigned i = 0; i < r->n_keys; i++)
+        put_key(w, &r->key[i]);
+    for (unsigned i = 0; i < r->n_tensors; i++)
+        RC_GOOD(bl_gguf_put_tensor(w, r->tensor[i].name, r->tensor[i].type, 3, r->tensor[i].ne));
+    for (unsigned i = 0; i < r->n_tensors; i++) {
+        const uint64_t *ne = r->tensor[i].ne;
+        uint64_t n = bl_dtype_row_bytes(r->tensor[i].type, ne[0]) * ne[1] * ne[2];
+        for (uint64_t part; n; n -= part) {
+            part = n < sizeof zeros ? n : sizeof zeros;
+            RC_GOOD(bl_gguf_write_data(w, zeros, part));
+        }
+    }
+    RC_GOOD(bl_gguf_writer_finish(w));
+}
+
+void rc_close(struct rc_model *o)
+{
+    bl_model_close(o->m);
+    bl_gguf_close(o->g);
+}
+
+struct rc_model rc_open(const struct rc *r, const struct bl_model_options *opt)
+{
+    struct rc_model o = {NULL, NULL};
+    rc_save(r);
+    RC_GOOD(bl_gguf_open(&o.g, rc_path));
+    RC_GOOD(bl_model_open(&o.m, o.g, opt));
+    return o;
+}
