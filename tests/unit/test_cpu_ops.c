@@ -1,0 +1,1073 @@
+/* SPDX-License-Identifier: MIT */
+/* Every op but ATTENTION (test_attention.c) against plain double loops, on one to four threads. */
+#include "cpu_rig.h"
+
+#define N(a) (sizeof(a) / sizeof *(a))
+
+static const uint32_t token_counts[] = {1, 3, 17};
+
+/* ---- EMBED, GATHER_ROWS ---- */
+
+struct embed_case {
+    uint32_t type, n, n_tok;
+    float scale;
+};
+
+static void make_embed(struct rig *r, const void *arg)
+{
+    const struct embed_case *c = arg;
+    const bl_val table = bl_graph_weight(&r->g, 0, c->type, (uint32_t[]){c->n, 11, 1});
+    const bl_val tokens = bl_graph_param(&r->g, BL_PARAM_TOKENS, c->n_tok + 2);
+    r->out[0] = bl_graph_embed(&r->g, table, tokens, c->scale);
+    rig_alloc(r);
+    rig_fill_weight(r, table, 1);
+    rig_tokens(r, c->n_tok, 0);
+    for (uint32_t t = 0; t < c->n_tok; t++)
+        r->step.token[t] = (int32_t)(t * 7 % 11);
+}
+
+static void check_embed(const struct rig *r, const void *arg)
+{
+    const struct embed_case *c = arg;
+    for (uint32_t t = 0; t < c->n_tok; t++) {
+        float *want = rig_row(r, 1, (uint32_t)r->step.token[t]);
+        for (uint32_t i = 0; i < c->n; i++)
+            rig_near(((float *)r->data[r->out[0]])[t * c->n + i], (double)want[i] * c->scale, 1e-6,
+                     "embed", i);
+        free(want);
+    }
+    rig_untouched(r, r->out[0], c->n_tok);
+}
+
+static void embed(void **state)
+{
+    (void)state;
+    const struct embed_case cases[] = {
+        {BL_F32, 7, 1, 1}, {BL_F16, 33, 3, 2.5f}, {BL_Q8_0, 64, 17, 1}, {BL_Q4_K, 256, 3, 0.5f}};
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_embed, check_embed, &cases[i]);
+}
+
+static void make_gather(struct rig *r, const void *arg)
+{
+    const uint32_t n_tok = *(const uint32_t *)arg;
+    const bl_val x = rig_input(r, 0, 13, n_tok);
+    r->out[0] = bl_graph_gather_rows(&r->g, x, bl_graph_param(&r->g, BL_PARAM_OUT_ROWS, n_tok + 1));
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    rig_tokens(r, n_tok, 0);
+    r->step.n_out = (n_tok + 1) / 2;
+    for (uint32_t i = 0; i < r->step.n_out; i++)
+        r->step.out[i] = n_tok - 1 - 2 * i;
+}
+
+static void check_gather(const struct rig *r, const void *arg)
+{
+    (void)arg;
+    const float *x = r->data[bl_node_src(&r->g, &r->g.nodes[1], 0)], *y = r->data[r->out[0]];
+    for (uint32_t i = 0; i < r->step.n_out; i++)
+        assert_memory_equal(y + 13 * i, x + 13 * r->step.out[i], 13 * sizeof *x);
+    rig_untouched(r, r->out[0], r->step.n_out);
+}
+
+static void gather_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(token_counts); i++)
+        rig_cases(make_gather, check_gather, &token_counts[i]);
+}
+
+/* ---- RMS_NORM ---- */
+
+struct norm_case {
+    uint32_t n, run, n_tok;
+};
+
+static void make_norm(struct rig *r, const void *arg)
+{
+    const struct norm_case *c = arg;
+    const bl_val x = rig_input(r, 0, c->n, c->n_tok + 1);
+    const bl_val w = bl_graph_weight(&r->g, 0, BL_F32, (uint32_t[]){c->run, 1, 1});
+    r->out[0] = bl_graph_rms_norm(&r->g, x, w, 1e-3f);
+    rig_alloc(r);
+    rig_fill(r, x, 3);
+    rig_fill(r, w, 2);
+    rig_tokens(r, c->n_tok, 0);
+}
+
+static void check_norm(const struct rig *r, const void *arg)
+{
+    const struct norm_case *c = arg;
+    const struct bl_node *n = &r->g.nodes[r->first];
+    const float *x = r->data[bl_node_src(&r->g, n, 0)], *w = r->data[bl_node_src(&r->g, n, 1)];
+    const float *y = r->data[r->out[0]];
+    for (uint32_t at = 0; at < c->n_tok * c->n; at += c->run) {
+        double sum = 0;
+        for (uint32_t i = 0; i < c->run; i++)
+            sum += (double)x[at + i] * x[at + i];
+        for (uint32_t i = 0; i < c->run; i++)
+            rig_near(y[at + i], x[at + i] / sqrt(sum / c->run + 1e-3) * w[i], 1e-5, "norm", at + i);
+    }
+    rig_untouched(r, r->out[0], c->n_tok);
+}
+
+static void rms_norm(void **state)
+{
+    (void)state;
+    const struct norm_case cases[] = {{5, 5, 1}, {64, 64, 3}, {96, 16, 17}, {117, 39, 3}};
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_norm, check_norm, &cases[i]);
+}
+
+/* ---- MATMUL ---- */
+
+struct matmul_case {
+    uint32_t type, k, n, n_tok;
+    bool bias, scale;
+};
+
+static void make_matmul(struct rig *r, const void *arg)
+{
+    const struct matmul_case *c = arg;
+    const bl_val x = rig_input(r, 0, c->k, c->n_tok + 1);
+    const bl_val w = bl_graph_weight(&r->g, 0, c->type, (uint32_t[]){c->k, c->n, 1});
+    const bl_val bias = c->bias ? bl_graph_weight(&r->g, 1, BL_F32, (uint32_t[]){c->n, 1, 1}) : 0;
+    const bl_val scale = c->scale ? bl_graph_weight(&r->g, 2, BL_F32, (uint32_t[]){1, 1, 1}) : 0;
+    r->out[0] = bl_graph_matmul(&r->g, w, x, bias, scale);
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    rig_fill_weight(r, w, 1);
+    if (bias)
+        rig_fill(r, bias, 1);
+    if (scale)
+        rig_fill(r, scale, 1);
+    rig_tokens(r, c->n_tok, 0);
+}
+
+/* Eight-bit activations are off by up to half a step each, 1/254 of the largest of their block. */
+static double dot_tolerance(const struct rig *r, double sum_abs)
+{
+    return sum_abs * (r->dev->caps.exact ? 1e-6 : 1.0 / 250) + 1e-6;
+}
+
+static void check_matmul(const struct rig *r, const void *arg)
+{
+    const struct matmul_case *c = arg;
+    const struct bl_node *n = &r->g.nodes[r->first];
+    const float *x = r->data[bl_node_src(&r->g, n, 1)], *bias = r->data[bl_node_src(&r->g, n, 2)];
+    const float *scale = r->data[bl_node_src(&r->g, n, 3)], *y = r->data[r->out[0]];
+    for (uint32_t row = 0; row < c->n; row++) {
+        float *w = rig_row(r, bl_node_src(&r->g, n, 0), row);
+        for (uint32_t t = 0; t < c->n_tok; t++) {
+            double sum = 0, sum_abs = 0;
+            for (uint32_t i = 0; i < c->k; i++) {
+                sum += (double)w[i] * x[t * c->k + i];
+                sum_abs += fabs((double)w[i]);
+            }
+            sum = sum * (scale ? scale[0] : 1) + (bias ? bias[row] : 0);
+            rig_near(y[t * c->n + row], sum, dot_tolerance(r, sum_abs), bl_dtypes[c->type].name,
+                     t * c->n + row);
+        }
+        free(w);
+    }
+    rig_untouched(r, r->out[0], c->n_tok);
+}
+
+static void matmul(void **state)
+{
+    (void)state;
+    const uint32_t types[] = {BL_F32, BL_F16, BL_BF16, BL_Q8_0, BL_Q4_0, BL_Q4_1, BL_Q4_K, BL_Q6_K};
+    const uint32_t rows[] = {1, 6, 131};
+    for (size_t i = 0; i < N(types); i++)
+        for (size_t j = 0; j < N(token_counts); j++)
+            for (size_t k = 0; k < N(rows); k++) {
+                const uint32_t block = bl_dtypes[types[i]].block_elems;
+                const struct matmul_case c = {.type = types[i],
+                                              .k = block == 256  ? 512
+                                                   : block == 32 ? 352
+                                                                 : 37,
+                                              .n = rows[k],
+                                              .n_tok = token_counts[j],
+                                              .bias = j != 1,
+                                              .scale = k == 1};
+                rig_cases(make_matmul, check_matmul, &c);
+            }
+}
+
+/* Rows long enough for several chunks and token tiles. */
+static void matmul_in_chunks(void **state)
+{
+    (void)state;
+    const struct matmul_case c = {BL_Q4_0, 4096, 203, 70, false, false};
+    rig_case(make_matmul, check_matmul, &c, false, UINT32_MAX);
+}
+
+/* ---- ROPE ---- */
+
+struct rope_case {
+    struct bl_angles_attr at;
+    bool factors;
+    uint32_t mode, head, n_heads, n_tok, first_pos;
+};
+
+static void make_rope(struct rig *r, const void *arg)
+{
+    const struct rope_case *c = arg;
+    const uint32_t bound = c->n_tok + 1;
+    const bl_val x = rig_input(r, 0, c->head * c->n_heads, bound);
+    const bl_val f =
+        c->factors ? bl_graph_weight(&r->g, 0, BL_F32, (uint32_t[]){c->at.n_dims / 2, 1, 1}) : 0;
+    const bl_val pos = bl_graph_param(&r->g, BL_PARAM_POSITIONS, bound);
+    r->out[1] = bl_graph_rope_angles(&r->g, pos, f, &c->at);
+    r->out[0] = bl_graph_rope(&r->g, x, r->out[1], c->mode, c->head);
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    for (uint32_t i = 0; f && i < c->at.n_dims / 2; i++)
+        ((float *)r->data[f])[i] = 1 + (float)i;
+    rig_tokens(r, c->n_tok, c->first_pos);
+}
+
+static double angle(const struct rope_case *c, uint32_t pos, uint32_t i)
+{
+    double phi =
+        pos * pow((double)c->at.base, -2.0 * i / c->at.n_dims) / (c->factors ? 1.0 + i : 1);
+    double keep = (double)c->at.freq_scale;
+    if (c->at.yarn) {
+        double ramp = (i - (double)c->at.lo) / fmax(0.001, (double)c->at.hi - c->at.lo);
+        ramp = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+        keep = keep * (1 - ramp) + ramp;
+    }
+    return phi * keep;
+}
+
+static void check_rope(const struct rig *r, const void *arg)
+{
+    const struct rope_case *c = arg;
+    const float *x = r->data[bl_node_src(&r->g, &r->g.nodes[r->first + 1], 0)];
+    const float *y = r->data[r->out[0]];
+    const uint32_t half = c->at.n_dims / 2;
+    for (uint32_t h = 0; h < c->n_tok * c->n_heads; h++) {
+        const uint32_t pos = c->first_pos + h / c->n_heads, at = h * c->head;
+        for (uint32_t i = 0; i < half; i++) {
+            const uint32_t a = at + (c->mode == BL_ROPE_NEOX ? i : 2 * i);
+            const uint32_t b = a + (c->mode == BL_ROPE_NEOX ? half : 1);
+            const double phi = angle(c, pos, i), m = (double)c->at.magnitude;
+            rig_near(y[a], m * (x[a] * cos(phi) - x[b] * sin(phi)), 2e-6, "rope", a);
+            rig_near(y[b], m * (x[a] * sin(phi) + x[b] * cos(phi)), 2e-6, "rope", b);
+        }
+        assert_memory_equal(y + at + c->at.n_dims, x + at + c->at.n_dims,
+                            (c->head - c->at.n_dims) * sizeof *x);
+    }
+    rig_untouched(r, r->out[0], c->n_tok);
+    rig_untouched(r, r->out[1], c->n_tok);
+}
+
+static void rope(void **state)
+{
+    (void)state;
+    const struct bl_angles_attr plain = {
+        .n_dims = 16, .base = 10000, .freq_scale = 1, .magnitude = 1};
+    const struct bl_angles_attr part = {
+        .n_dims = 10, .base = 5e5f, .freq_scale = 0.25f, .magnitude = 1.5f};
+    const struct bl_angles_attr yarn = {.n_dims = 12,
+                                        .yarn = 1,
+                                        .base = 150000,
+                                        .freq_scale = 1 / 32.f,
+                                        .magnitude = 1.34657f,
+                                        .lo = 1,
+                                        .hi = 4.5f};
+    const struct rope_case cases[] = {
+        {plain, false, BL_ROPE_NORM, 16, 3, 1, 7},
+        {plain, false, BL_ROPE_NEOX, 16, 1, 17, 100000},
+        {part, true, BL_ROPE_NEOX, 14, 5, 3, 0},
+        {part, false, BL_ROPE_NORM, 13, 2, 3, 1000},
+        {yarn, false, BL_ROPE_NEOX, 12, 4, 17, 4000},
+    };
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_rope, check_rope, &cases[i]);
+}
+
+/* ---- KV_STORE ---- */
+
+struct store_case {
+    uint32_t type, n, rows;
+};
+
+/* Two sequences in slots 2 and 0, interleaved; the second wraps around its ring. */
+static void two_sequences(struct rig *r, uint32_t rows)
+{
+    struct rig_step *s = &r->step;
+    *s = (struct rig_step){.n_tok = 5, .n_seq = 2};
+    const uint32_t pos[5] = {0, rows - 1, 1, rows, 2}, seq[5] = {0, 1, 0, 1, 0};
+    memcpy(s->pos, pos, sizeof pos);
+    memcpy(s->seq, seq, sizeof seq);
+    s->table[0] = (struct bl_seq_params){3, 2};
+    s->table[1] = (struct bl_seq_params){rows + 1, 0};
+}
+
+static void make_store(struct rig *r, const void *arg)
+{
+    const struct store_case *c = arg;
+    const bl_val x = rig_input(r, 0, c->n, 6);
+    const bl_val kv = bl_graph_state(&r->g, 0, c->type, c->n, c->rows, 3);
+    r->out[0] = bl_graph_kv_store(&r->g, x, kv);
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    two_sequences(r, c->rows);
+}
+
+static void check_store(const struct rig *r, const void *arg)
+{
+    const struct store_case *c = arg;
+    const float *x = r->data[bl_node_src(&r->g, &r->g.nodes[1], 0)];
+    const size_t row_bytes = (size_t)bl_dtype_row_bytes(c->type, c->n);
+    uint8_t *want = calloc(3 * c->rows, row_bytes);
+    for (uint32_t t = 0; t < 5; t++) {
+        const uint32_t slot = r->step.table[r->step.seq[t]].slot;
+        bl_dtype_encode(c->type, c->n,
+                        want + (slot * c->rows + r->step.pos[t] % c->rows) * row_bytes,
+                        x + t * c->n);
+    }
+    assert_memory_equal(r->data[r->out[0]], want, 3 * c->rows * row_bytes);
+    free(want);
+}
+
+static void kv_store(void **state)
+{
+    (void)state;
+    const struct store_case cases[] = {
+        {BL_F32, 7, 9}, {BL_F16, 24, 4}, {BL_BF16, 31, 6}, {BL_Q8_0, 64, 5}, {BL_Q4_0, 96, 12}};
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_store, check_store, &cases[i]);
+}
+
+/* ---- GLU, ADD, SOFTCAP ---- */
+
+struct pair_case {
+    int kind; /* enum bl_glu_kind, or -1: ADD, -2: SOFTCAP */
+    uint32_t n, n_tok;
+};
+
+static void make_pair(struct rig *r, const void *arg)
+{
+    const struct pair_case *c = arg;
+    const bl_val a = rig_input(r, 0, c->n, c->n_tok + 1), b = rig_input(r, 1, c->n, c->n_tok + 1);
+    const struct bl_glu_attr at = {.kind = (uint32_t)c->kind, .alpha = 1.702f, .limit = 2};
+    r->out[0] = c->kind == -1   ? bl_graph_add(&r->g, a, b)
+                : c->kind == -2 ? bl_graph_softcap(&r->g, a, 1.5f)
+                                : bl_graph_glu(&r->g, a, b, &at);
+    rig_alloc(r);
+    rig_fill(r, a, 4);
+    rig_fill(r, b, 4);
+    rig_tokens(r, c->n_tok, 0);
+}
+
+static double clamp(double x, double limit)
+{
+    return x > limit ? limit : x;
+}
+
+static double glu_of(int kind, double g, double u)
+{
+    if (kind == BL_GLU_SILU)
+        return g / (1 + exp(-g)) * u;
+    if (kind == BL_GLU_GELU_TANH)
+        return 0.5 * g * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g))) *
+               u;
+    g = clamp(g, 2);
+    u = fmax(-2, clamp(u, 2));
+    return g / (1 + exp(-(double)1.702f * g)) * (u + 1);
+}
+
+static void check_pair(const struct rig *r, const void *arg)
+{
+    const struct pair_case *c = arg;
+    const struct bl_node *n = &r->g.nodes[r->first];
+    const float *a = r->data[bl_node_src(&r->g, n, 0)], *b = r->data[bl_node_src(&r->g, n, 1)];
+    for (uint32_t i = 0; i < c->n * c->n_tok; i++) {
+        const double want = c->kind == -1   ? (double)a[i] + b[i]
+                            : c->kind == -2 ? 1.5 * tanh(a[i] / 1.5)
+                                            : glu_of(c->kind, a[i], b[i]);
+        rig_near(((float *)r->data[r->out[0]])[i], want, 1e-5, "element", i);
+    }
+    rig_untouched(r, r->out[0], c->n_tok);
+}
+
+static void elements(void **state)
+{
+    (void)state;
+    for (int kind = -2; kind <= BL_GLU_SWIGLU_OAI; kind++)
+        for (size_t i = 0; i < N(token_counts); i++)
+            rig_cases(make_pair, check_pair,
+                      &(struct pair_case){kind, 31 + 9 * (uint32_t)i, token_counts[i]});
+}
+
+/* ---- ROUTE ---- */
+
+struct route_case {
+    struct bl_route_attr at;
+    uint32_t n_experts;
+    bool bias, ties;
+};
+
+static void make_route(struct rig *r, const void *arg)
+{
+    const struct route_case *c = arg;
+    const bl_val z = rig_input(r, 0, c->n_experts, 18);
+    const bl_val bias =
+        c->bias ? bl_graph_weight(&r->g, 0, BL_F32, (uint32_t[]){c->n_experts, 1, 1}) : 0;
+    bl_graph_route(&r->g, z, bias, &c->at, &r->out[0], &r->out[1]);
+    rig_alloc(r);
+    rig_fill(r, z, 5);
+    if (bias)
+        rig_fill(r, bias, 1);
+    for (uint32_t i = 0; c->ties && i < 18 * c->n_experts; i++)
+        ((float *)r->data[z])[i] = (float)(i % 3);
+    rig_tokens(r, 17, 0);
+}
+
+static void gate_doubles(const struct route_case *c, const float *z, double *p)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < c->n_experts; i++)
+        sum += exp((double)z[i]);
+    for (uint32_t i = 0; i < c->n_experts; i++)
+        p[i] = c->at.gating == BL_GATE_SOFTMAX         ? exp((double)z[i]) / sum
+               : c->at.gating == BL_GATE_SIGMOID       ? 1 / (1 + exp(-(double)z[i]))
+               : c->at.gating == BL_GATE_SQRT_SOFTPLUS ? sqrt(log1p(exp((double)z[i])))
+                                                       : (double)z[i];
+}
+
+static int descending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Score of the group expert i is in, by sorting. */
+static double group_score(const struct route_case *c, const double *s, uint32_t i)
+{
+    double sorted[64];
+    const uint32_t n = c->n_experts / c->at.n_group;
+    memcpy(sorted, s + i / n * n, n * sizeof *s);
+    qsort(sorted, n, sizeof *sorted, descending);
+    return c->at.group_by_max ? sorted[0] : sorted[0] + sorted[1];
+}
+
+static bool group_is_used(const struct route_case *c, const double *s, uint32_t i)
+{
+    const uint32_t n = c->n_experts / c->at.n_group;
+    uint32_t better = 0;
+    for (uint32_t g = 0; g < c->at.n_group; g++)
+        better += group_score(c, s, g * n) > group_score(c, s, i);
+    return better < c->at.n_group_used;
+}
+
+static void check_route_token(const struct route_case *c, const float *z, const float *bias,
+                              const int32_t *id, const float *w)
+{
+    double p[64], s[64], want[64], sum = 0;
+    gate_doubles(c, z, p);
+    for (uint32_t i = 0; i < c->n_experts; i++)
+        s[i] = p[i] + (bias ? (double)bias[i] : 0);
+    for (uint32_t u = 0; u < c->at.n_used; u++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t i = 0; i < c->n_experts; i++) {
+            bool taken = c->at.n_group > 1 && !group_is_used(c, s, i);
+            for (uint32_t v = 0; v < u; v++)
+                taken |= id[v] == (int32_t)i;
+            if (!taken && (best == UINT32_MAX || s[i] > s[best]))
+                best = i;
+        }
+        assert_int_equal(id[u], best);
+        want[u] = c->at.gating == BL_GATE_SOFTMAX_CHOSEN ? exp(p[best]) : p[best];
+        sum += want[u];
+    }
+    const double scale = c->at.scale != 0 ? (double)c->at.scale : 1;
+    for (uint32_t u = 0; u < c->at.n_used; u++) {
+        if (c->at.normalise || c->at.gating == BL_GATE_SOFTMAX_CHOSEN)
+            want[u] /= fmax(sum, 6.103515625e-5);
+        rig_near(w[u], want[u] * scale, 1e-5 * fabs(want[u] * scale) + 1e-9, "weight", u);
+    }
+}
+
+static void check_route(const struct rig *r, const void *arg)
+{
+    const struct route_case *c = arg;
+    const struct bl_node *n = &r->g.nodes[r->first];
+    const float *z = r->data[bl_node_src(&r->g, n, 0)], *bias = r->data[bl_node_src(&r->g, n, 1)];
+    for (uint32_t t = 0; t < 17; t++)
+        check_route_token(c, z + t * c->n_experts, bias,
+                          (int32_t *)r->data[r->out[0]] + t * c->at.n_used,
+                          (float *)r->data[r->out[1]] + t * c->at.n_used);
+    rig_untouched(r, r->out[0], 17);
+    rig_untouched(r, r->out[1], 17);
+}
+
+static void route(void **state)
+{
+    (void)state;
+    const struct route_case cases[] = {
+        {{.n_used = 2, .gating = BL_GATE_SOFTMAX, .normalise = 1}, 8, false, false},
+        {{.n_used = 8, .gating = BL_GATE_SOFTMAX}, 33, false, true},
+        {{.n_used = 3, .gating = BL_GATE_SIGMOID, .normalise = 1, .scale = 2.5f}, 16, true, false},
+        {{.n_used = 4, .gating = BL_GATE_SOFTMAX_CHOSEN}, 32, false, false},
+        {{.n_used = 4, .gating = BL_GATE_SQRT_SOFTPLUS, .normalise = 1}, 12, true, false},
+        {{.n_used = 4, .gating = BL_GATE_SIGMOID, .n_group = 4, .n_group_used = 2},
+         32,
+         true,
+         false},
+        {{.n_used = 3,
+          .gating = BL_GATE_SOFTMAX,
+          .n_group = 8,
+          .n_group_used = 3,
+          .group_by_max = 1},
+         16,
+         false,
+         false},
+        {{.n_used = 5, .gating = BL_GATE_SIGMOID}, 5, false, false},
+    };
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_route, check_route, &cases[i]);
+}
+
+/* A sum too small to divide by is replaced by 2^-14. */
+static void make_small_route(struct rig *r, const void *arg)
+{
+    make_route(r, arg);
+    float *z = r->data[bl_node_src(&r->g, &r->g.nodes[r->first], 0)];
+    for (uint32_t i = 0; i < 18 * 8; i++)
+        z[i] = -30 - (float)(i % 8);
+}
+
+static void route_clamps_its_sum(void **state)
+{
+    (void)state;
+    const struct route_case c = {
+        {.n_used = 2, .gating = BL_GATE_SIGMOID, .normalise = 1}, 8, false, false};
+    rig_case(make_small_route, check_route, &c, false, 0);
+}
+
+/* ---- EXPERTS ---- */
+
+struct experts_case {
+    uint32_t gate, up, down; /* types */
+    uint32_t n_in, n_ff, n_experts, n_used, n_tok;
+    bool bias, scale, skewed;
+    uint32_t glu;
+};
+
+static bl_val small_weight(struct rig *r, int32_t index, bool wanted, uint32_t ne0, uint32_t ne1)
+{
+    return wanted ? bl_graph_weight(&r->g, index, BL_F32, (uint32_t[]){ne0, ne1, 1}) : 0;
+}
+
+static struct bl_expert_vals expert_weights(struct rig *r, const struct experts_case *c)
+{
+    const uint32_t n = c->n_experts;
+    return (struct bl_expert_vals){
+        .gate = bl_graph_weight(&r->g, 0, c->gate, (uint32_t[]){c->n_in, c->n_ff, n}),
+        .up = bl_graph_weight(&r->g, 1, c->up, (uint32_t[]){c->n_in, c->n_ff, n}),
+        .down = bl_graph_weight(&r->g, 2, c->down, (uint32_t[]){c->n_ff, c->n_in, n}),
+        .gate_b = small_weight(r, 3, c->bias, c->n_ff, n),
+        .up_b = small_weight(r, 4, c->bias, c->n_ff, n),
+        .down_b = small_weight(r, 5, c->bias, c->n_in, n),
+        .gate_s = small_weight(r, 6, c->scale, n, 1),
+        .up_s = small_weight(r, 7, c->scale, n, 1),
+        .down_s = small_weight(r, 8, c->scale, n, 1),
+    };
+}
+
+static void fill_routing(struct rig *r, const struct experts_case *c, bl_val ids, bl_val weights)
+{
+    for (uint32_t t = 0; t < c->n_tok; t++)
+        for (uint32_t u = 0; u < c->n_used; u++) {
+            int32_t *id = (int32_t *)r->data[ids] + t * c->n_used;
+            bool again = true;
+            while (again) {
+                again = false;
+                id[u] =
+                    (int32_t)rig_pick(r, c->skewed && u + 1 < c->n_used ? c->n_used : c->n_experts);
+                for (uint32_t v = 0; v < u; v++)
+                    again |= id[v] == id[u];
+            }
+        }
+    rig_fill(r, weights, 1);
+}
+
+static void make_experts(struct rig *r, const void *arg)
+{
+    const struct experts_case *c = arg;
+    const uint32_t bound = c->n_tok == 1 ? 1 : c->n_tok + 2;
+    const bl_val x = rig_input(r, 0, c->n_in, bound), z = rig_input(r, 1, c->n_experts, bound);
+    const struct bl_expert_vals e = expert_weights(r, c);
+    bl_val ids, weights;
+    bl_graph_route(&r->g, z, 0,
+                   &(struct bl_route_attr){.n_used = c->n_used, .gating = BL_GATE_SOFTMAX}, &ids,
+                   &weights);
+    const struct bl_experts_attr at = {c->n_used, {.kind = c->glu, .alpha = 1.702f, .limit = 2}};
+    r->first = r->g.n_nodes;
+    r->out[0] = bl_graph_experts(&r->g, x, ids, weights, &e, &at);
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    const bl_val *v = &e.gate;
+    for (unsigned i = 0; i < 9; i++)
+        if (v[i])
+            rig_fill_weight(r, v[i], i < 3 ? 0.2f : 1);
+    fill_routing(r, c, ids, weights);
+    rig_tokens(r, c->n_tok, 0);
+}
+
+struct expert_ref {
+    const struct rig *r;
+    const struct experts_case *c;
+    const struct bl_node *n;
+    uint32_t e;
+};
+
+/* y = W x * scale + bias of one matrix of an expert. */
+static void expert_matrix(const struct expert_ref *f, unsigned src, const double *x, double *y)
+{
+    const struct bl_value *w = &f->r->g.vals[bl_node_src(&f->r->g, f->n, src)];
+    const float *bias = f->r->data[bl_node_src(&f->r->g, f->n, src + 3)];
+    const float *scale = f->r->data[bl_node_src(&f->r->g, f->n, src + 6)];
+    for (uint32_t row = 0; row < w->ne[1]; row++) {
+        float *v = rig_row(f->r, bl_node_src(&f->r->g, f->n, src), f->e * w->ne[1] + row);
+        double sum = 0;
+        for (uint32_t i = 0; i < w->ne[0]; i++)
+            sum += v[i] * x[i];
+        y[row] = sum * (scale ? scale[f->e] : 1) + (bias ? bias[f->e * w->ne[1] + row] : 0);
+        free(v);
+    }
+}
+
+/* Squared error against squared result: rounding x and h to eight bits costs about 1e-4. */
+static void check_experts_token(const struct rig *r, const struct experts_case *c, uint32_t t)
+{
+    double x[1024], g[1024], u[1024], y[1024], sum[1024] = {0}, error = 0, all = 0;
+    const struct bl_node *n = &r->g.nodes[r->first];
+    for (uint32_t i = 0; i < c->n_in; i++)
+        x[i] = ((float *)r->data[bl_node_src(&r->g, n, 0)])[t * c->n_in + i];
+    for (uint32_t s = 0; s < c->n_used; s++) {
+        const uint32_t at = t * c->n_used + s;
+        const double weight = ((float *)r->data[bl_node_src(&r->g, n, 2)])[at];
+        const struct expert_ref f = {r, c, n,
+                                     (uint32_t)((int32_t *)r->data[bl_node_src(&r->g, n, 1)])[at]};
+        expert_matrix(&f, 3, x, g);
+        expert_matrix(&f, 4, x, u);
+        for (uint32_t i = 0; i < c->n_ff; i++)
+            g[i] = glu_of((int)c->glu, g[i], u[i]);
+        expert_matrix(&f, 5, g, y);
+        for (uint32_t i = 0; i < c->n_in; i++)
+            sum[i] += weight * y[i];
+    }
+    for (uint32_t i = 0; i < c->n_in; i++) {
+        const double e = ((float *)r->data[r->out[0]])[t * c->n_in + i] - sum[i];
+        error += e * e;
+        all += sum[i] * sum[i];
+    }
+    rig_near(error / all, 0, r->dev->caps.exact ? 1e-12 : 4e-3, "experts of token", t);
+}
+
+static void check_experts(const struct rig *r, const void *arg)
+{
+    const struct experts_case *c = arg;
+    for (uint32_t t = 0; t < c->n_tok; t++)
+        check_experts_token(r, c, t);
+    rig_untouched(r, r->out[0], c->n_tok);
+}
+
+static void experts(void **state)
+{
+    (void)state;
+    const struct experts_case cases[] = {
+        {BL_F32, BL_F32, BL_F32, 7, 13, 4, 2, 3, false, false, false, BL_GLU_SILU},
+        {BL_F16, BL_Q8_0, BL_Q4_0, 96, 64, 5, 2, 17, true, true, true, BL_GLU_SWIGLU_OAI},
+        {BL_Q4_K, BL_Q4_K, BL_Q6_K, 256, 256, 6, 3, 1, false, false, false, BL_GLU_SILU},
+        {BL_Q4_K, BL_Q8_0, BL_F32, 256, 96, 16, 4, 17, true, false, true, BL_GLU_SILU},
+        {BL_Q8_0, BL_Q8_0, BL_Q8_0, 32, 352, 3, 3, 3, false, true, false, BL_GLU_GELU_TANH},
+    };
+    for (size_t i = 0; i < N(cases); i++)
+        rig_cases(make_experts, check_experts, &cases[i]);
+}
+
+/* ---- a layer: barriers, shared activations, one token against many ---- */
+
+struct layer {
+    uint32_t q, k, v, rest; /* types of the matrices */
+    uint32_t n_tok, first, bound;
+    bool moe;
+};
+enum { E = 256, HEADS = 4, KV_HEADS = 2, D = 64, FF = 512, ROWS = 64, EXPERTS_N = 8, USED = 2 };
+
+static bl_val weight_at(struct rig *r, int32_t *index, uint32_t type, uint32_t in, uint32_t out)
+{
+    return bl_graph_weight(&r->g, (*index)++, type, (uint32_t[]){in, out, 1});
+}
+
+static bl_val attend(struct rig *r, const struct layer *c, int32_t *i, bl_val h, bl_val angles)
+{
+    struct bl_graph *g = &r->g;
+    bl_val q = bl_graph_matmul(g, weight_at(r, i, c->q, E, HEADS * D), h, 0, 0);
+    bl_val k = bl_graph_matmul(g, weight_at(r, i, c->k, E, KV_HEADS * D), h, 0, 0);
+    bl_val v = bl_graph_matmul(g, weight_at(r, i, c->v, E, KV_HEADS * D), h, 0, 0);
+    q = bl_graph_rope(g, q, angles, BL_ROPE_NORM, D);
+    k = bl_graph_rope(g, k, angles, BL_ROPE_NORM, D);
+    const bl_val ks =
+        bl_graph_kv_store(g, k, bl_graph_state(g, (*i)++, BL_F16, KV_HEADS * D, ROWS, 1));
+    const bl_val vs =
+        bl_graph_kv_store(g, v, bl_graph_state(g, (*i)++, BL_F16, KV_HEADS * D, ROWS, 1));
+    const struct bl_attention_attr at = {HEADS, KV_HEADS, D, D, 0, 0.125f};
+    const bl_val o = bl_graph_attention(g, q, ks, vs, 0, &at);
+    return bl_graph_matmul(g, weight_at(r, i, c->rest, HEADS * D, E), o, 0, 0);
+}
+
+static bl_val feed(struct rig *r, const struct layer *c, int32_t *i, bl_val h)
+{
+    struct bl_graph *g = &r->g;
+    const struct bl_glu_attr glu = {.kind = BL_GLU_SILU};
+    if (!c->moe) {
+        const bl_val gate = bl_graph_matmul(g, weight_at(r, i, c->rest, E, FF), h, 0, 0);
+        const bl_val up = bl_graph_matmul(g, weight_at(r, i, c->rest, E, FF), h, 0, 0);
+        const bl_val act = bl_graph_glu(g, gate, up, &glu);
+        return bl_graph_matmul(g, weight_at(r, i, c->rest, FF, E), act, 0, 0);
+    }
+    bl_val ids, weights;
+    const bl_val z = bl_graph_matmul(g, weight_at(r, i, BL_F32, E, EXPERTS_N), h, 0, 0);
+    bl_graph_route(
+        g, z, 0, &(struct bl_route_attr){.n_used = USED, .gating = BL_GATE_SOFTMAX, .normalise = 1},
+        &ids, &weights);
+    const struct bl_expert_vals e = {
+        .gate = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){E, FF, EXPERTS_N}),
+        .up = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){E, FF, EXPERTS_N}),
+        .down = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){FF, E, EXPERTS_N})};
+    return bl_graph_experts(g, h, ids, weights, &e, &(struct bl_experts_attr){USED, glu});
+}
+
+/* Three layers of a small llama. */
+static void make_layers(struct rig *r, const void *arg)
+{
+    const struct layer *c = arg;
+    struct bl_graph *g = &r->g;
+    int32_t i = 0;
+    bl_val x = bl_graph_embed(g, weight_at(r, &i, BL_F32, E, 32),
+                              bl_graph_param(g, BL_PARAM_TOKENS, c->bound), 1);
+    const struct bl_angles_attr at = {.n_dims = D, .base = 10000, .freq_scale = 1, .magnitude = 1};
+    const bl_val angles =
+        bl_graph_rope_angles(g, bl_graph_param(g, BL_PARAM_POSITIONS, c->bound), 0, &at);
+    for (int l = 0; l < 3; l++) {
+        const bl_val h = bl_graph_rms_norm(g, x, weight_at(r, &i, BL_F32, E, 1), 1e-5f);
+        x = bl_graph_add(g, x, attend(r, c, &i, h, angles));
+        const bl_val n = bl_graph_rms_norm(g, x, weight_at(r, &i, BL_F32, E, 1), 1e-5f);
+        x = bl_graph_add(g, x, feed(r, c, &i, n));
+    }
+    r->out[0] = x;
+    r->first = 0;
+    rig_alloc(r);
+    for (bl_val v = 1; v < g->n_vals; v++)
+        if (g->vals[v].origin == BL_WEIGHT)
+            rig_fill_weight(r, v, g->vals[v].ne[1] == 1 ? 1 : 0.2f);
+    rig_tokens(r, c->n_tok, c->first);
+    for (uint32_t t = 0; t < c->n_tok; t++)
+        r->step.token[t] = (int32_t)((c->first + t) * 5 % 32);
+}
+
+static const struct layer layers[] = {
+    {BL_Q4_K, BL_Q4_K, BL_Q6_K, BL_Q4_K, 1, 0, 1, false},
+    {BL_Q4_K, BL_Q4_K, BL_Q8_0, BL_Q4_K, 1, 0, 1, false},
+    {BL_Q8_0, BL_Q8_0, BL_Q8_0, BL_Q8_0, 17, 0, 20, false},
+    {BL_Q4_0, BL_Q4_0, BL_Q4_0, BL_Q4_0, 33, 0, 33, true},
+    {BL_F16, BL_F32, BL_F16, BL_F16, 3, 0, 3, false},
+    {BL_Q4_K, BL_Q4_K, BL_Q4_K, BL_Q4_K, 1, 0, 1, true},
+};
+
+static void layers_are_the_same_on_any_threads(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(layers); i++)
+        rig_cases(make_layers, NULL, &layers[i]);
+}
+
+static uint64_t barriers_of(const struct layer *c, uint32_t threads)
+{
+    struct rig r;
+    rig_open(&r, &(struct rig_config){threads, UINT32_MAX, false});
+    make_layers(&r, c);
+    const uint64_t before = bl_cpu_barriers(r.dev);
+    rig_ok(rig_run(&r));
+    const uint64_t n = bl_cpu_barriers(r.dev) - before;
+    rig_close(&r);
+    return n;
+}
+
+/* Waiting is: norm and quantise | q k v | rope, store | attention | merge, quantise | o | add,
+ * norm, quantise | gate up | glu, quantise | down | add. */
+static void a_dense_layer_takes_ten_barriers(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        assert_int_equal(barriers_of(&layers[0], threads), 3 * 10);
+        assert_int_equal(barriers_of(&layers[1], threads), 3 * 10); /* both laws over one x */
+        assert_int_equal(barriers_of(&layers[2], threads), 3 * 10 - 0);
+    }
+}
+
+/* Tokens in one batch, in two, and one by one: the same bits. */
+static void batches_do_not_matter(void **state)
+{
+    (void)state;
+    for (unsigned moe = 0; moe < 2; moe++) {
+        float want[9 * E];
+        const uint32_t cuts[3][10] = {{9}, {4, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1}};
+        for (unsigned c = 0; c < 3; c++) {
+            struct rig kept;
+            void *kv[RIG_VALUES] = {0};
+            uint32_t at = 0;
+            for (const uint32_t *n = cuts[c]; *n; at += *n++) {
+                struct layer l = {BL_Q4_K, BL_Q8_0, BL_Q6_K, BL_Q4_0, *n, at, *n, moe};
+                rig_open(&kept, &(struct rig_config){2, UINT32_MAX, false});
+                make_layers(&kept, &l);
+                for (bl_val v = 1; v < kept.g.n_vals; v++) /* the state of the batches before */
+                    if (kv[v] && kept.g.vals[v].origin == BL_STATE_ROWS)
+                        memcpy(kept.data[v], kv[v], (size_t)bl_value_bytes(&kept.g.vals[v]));
+                rig_ok(rig_run(&kept));
+                for (bl_val v = 1; v < kept.g.n_vals; v++)
+                    if (kept.g.vals[v].origin == BL_STATE_ROWS) {
+                        kv[v] = realloc(kv[v], (size_t)bl_value_bytes(&kept.g.vals[v]));
+                        memcpy(kv[v], kept.data[v], (size_t)bl_value_bytes(&kept.g.vals[v]));
+                    }
+                if (c == 0)
+                    memcpy(want, kept.data[kept.out[0]], sizeof want);
+                else
+                    assert_memory_equal(kept.data[kept.out[0]], want + at * E,
+                                        *n * E * sizeof(float));
+                rig_close(&kept);
+            }
+            for (unsigned v = 0; v < RIG_VALUES; v++)
+                free(kv[v]);
+        }
+    }
+}
+
+/* ---- the device ---- */
+
+static void unsupported_nodes_are_refused(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, &(struct rig_config){1, 0, false});
+    const bl_val x = rig_input(&r, 0, 256, 2);
+    const bl_val kv = bl_graph_state(&r.g, 0, BL_Q4_K, 256, 8, 1); /* has no encoder */
+    bl_graph_kv_store(&r.g, x, kv);
+    const struct bl_node *n = &r.g.nodes[r.first];
+    assert_false(bl_cpu_backend.supports(&r.dev->caps, &r.g, n));
+    rig_alloc(&r);
+    rig_tokens(&r, 1, 0);
+    assert_int_equal(rig_run(&r), BL_EUNSUPPORTED);
+    assert_non_null(strstr(bl_error(), "kv_store"));
+    rig_close(&r);
+}
+
+static void run_with(struct rig *r, const struct rig_step *s, const char *message)
+{
+    rig_open(r, &(struct rig_config){2, 0, false});
+    make_embed(r, &(struct embed_case){BL_F32, 7, 3, 1});
+    if (s)
+        r->step = *s;
+    const enum bl_status st = rig_run(r);
+    assert_int_equal(st, message ? BL_EINVAL : BL_OK);
+    if (message && !strstr(bl_error(), message))
+        fail_msg("\"%s\" does not say \"%s\"", bl_error(), message);
+}
+
+static void a_failed_stream_stays_failed(void **state)
+{
+    (void)state;
+    struct rig r;
+    const struct rig_step bad = {.n_tok = 1, .n_seq = 1, .token = {11}, .table = {{1, 0}}};
+    run_with(&r, &bad, "cpu0: token 0 has id 11, the model has 11");
+    rig_tokens(&r, 1, 0); /* now good */
+    assert_int_equal(rig_run(&r), BL_EINVAL);
+    struct bl_point p;
+    rig_ok(r.dev->ops->signal(r.stream, &p));
+    assert_int_equal(r.dev->ops->join(p, UINT64_MAX), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "id 11"));
+    assert_true(r.dev->ops->poll(p));
+    rig_close(&r);
+    run_with(&r, NULL, NULL); /* another stream is not concerned */
+    rig_close(&r);
+}
+
+static void bad_params_are_caught(void **state)
+{
+    (void)state;
+    struct rig r;
+    const struct {
+        struct rig_step s;
+        const char *message;
+    } bad[] = {
+        {{.n_tok = 6, .n_seq = 1, .table = {{1, 0}}}, "6 tokens"},
+        {{.n_tok = 1, .n_seq = 1, .token = {-1}, .table = {{1, 0}}}, "id -1"},
+        {{.n_tok = 2, .n_seq = 1, .pos = {0, 2}, .table = {{2, 0}}}, "position 2"},
+        {{.n_tok = 1, .n_seq = 1, .seq = {1}, .table = {{1, 0}}}, "sequence 1"},
+        {{.n_tok = 1, .n_seq = 1, .n_out = 1, .out = {1}, .table = {{1, 0}}}, "output 0"},
+    };
+    for (size_t i = 0; i < N(bad); i++) {
+        run_with(&r, &bad[i].s, bad[i].message);
+        rig_close(&r);
+    }
+}
+
+/* A position or slot beyond the state is refused, except where a window lets the ring wrap. */
+static void state_limits_are_kept(void **state)
+{
+    (void)state;
+    for (uint32_t window = 0; window <= 4; window += 4)
+        for (uint32_t slot = 0; slot < 2; slot++) {
+            struct rig r;
+            rig_open(&r, &(struct rig_config){1, 0, false});
+            const bl_val q = rig_input(&r, 0, 8, 2);
+            const bl_val kv = bl_graph_state(&r.g, 0, BL_F32, 8, 5, 1);
+            bl_graph_attention(&r.g, q, kv, kv, 0,
+                               &(struct bl_attention_attr){1, 1, 8, 8, window, 1});
+            rig_alloc(&r);
+            rig_fill(&r, q, 1);
+            rig_tokens(&r, 1, 5);
+            r.step.table[0].slot = slot;
+            assert_int_equal(rig_run(&r), window && !slot ? BL_OK : BL_EINVAL);
+            rig_close(&r);
+        }
+}
+
+static void copies_fills_and_edges(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_mem a, b, c;
+    rig_open(&r, &(struct rig_config){2, 0, false});
+    const struct bl_device_ops *ops = r.dev->ops;
+    rig_ok(ops->mem_alloc(r.dev, 100, true, &a));
+    rig_ok(ops->mem_alloc(r.dev, 5000, false, &b));
+    assert_int_equal(a.granted_bytes, bl_page_bytes());
+    assert_int_equal(b.granted_bytes, bl_align_up(5000, bl_page_bytes()));
+    assert_int_equal(a.bytes, 100);
+    rig_ok(ops->mem_import(r.dev, b.host, 5000, &c));
+    assert_ptr_equal(c.host, b.host);
+    assert_int_equal(c.granted_bytes, 0);
+    for (unsigned i = 0; i < 500; i++) { /* more than the queue holds */
+        rig_ok(ops->fill(r.stream, &b, 4 * i, 0x1000 + i, 8));
+        rig_ok(ops->copy(r.stream, &a, 4 * (i % 20), &b, 4 * i, 4));
+    }
+    rig_ok(rig_join(&r));
+    for (unsigned i = 0; i < 20; i++)
+        assert_int_equal(((uint32_t *)a.host)[i], 0x1000 + 480 + i);
+    assert_int_equal(ops->copy(r.stream, &a, 97, &b, 0, 4), BL_EINVAL);
+    assert_int_equal(ops->copy(r.stream, &a, 0, &b, SIZE_MAX, 2), BL_EINVAL);
+    assert_int_equal(ops->fill(r.stream, &a, 2, 0, 4), BL_EINVAL);
+    rig_ok(ops->copy(r.stream, &a, 100, &b, 5000, 0));
+    rig_ok(rig_join(&r)); /* refused at once, so the stream has not failed */
+    ops->mem_free(&a);
+    ops->mem_free(&b);
+    ops->mem_free(&c);
+    ops->mem_free(&(struct bl_mem){0});
+    rig_close(&r);
+}
+
+/* Stream 2 waits for stream 1, which waits for a point that comes late. */
+static void streams_wait_for_each_other(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_stream *other;
+    struct bl_mem a;
+    struct bl_point late, p;
+    rig_open(&r, &(struct rig_config){1, 0, false});
+    const struct bl_device_ops *ops = r.dev->ops;
+    rig_ok(ops->stream_open(r.dev, &other));
+    rig_ok(ops->mem_alloc(r.dev, 64, true, &a));
+    late = (struct bl_point){r.stream, 2};
+    rig_ok(ops->wait(other, late));
+    rig_ok(ops->fill(other, &a, 0, 2, 4));
+    rig_ok(ops->signal(other, &p));
+    assert_false(ops->poll(p));
+    assert_int_equal(ops->join(p, 20000000), BL_ETIMEDOUT);
+    assert_non_null(strstr(bl_error(), "cpu0: no answer within 0.020 s"));
+    rig_ok(ops->fill(r.stream, &a, 0, 1, 4));
+    rig_ok(rig_join(&r));
+    assert_false(ops->poll(p));
+    rig_ok(rig_join(&r)); /* the second signal */
+    rig_ok(ops->join(p, UINT64_MAX));
+    assert_int_equal(*(uint32_t *)a.host, 2);
+    ops->stream_close(other);
+    ops->mem_free(&a);
+    rig_close(&r);
+}
+
+static void a_wait_hands_on_failure(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_stream *other;
+    struct bl_point p;
+    const struct rig_step bad = {.n_tok = 1, .n_seq = 1, .token = {99}, .table = {{1, 0}}};
+    run_with(&r, &bad, "id 99");
+    rig_ok(r.dev->ops->stream_open(r.dev, &other));
+    rig_ok(r.dev->ops->signal(r.stream, &p));
+    rig_ok(r.dev->ops->wait(other, p));
+    rig_ok(r.dev->ops->signal(other, &p));
+    assert_int_equal(r.dev->ops->join(p, UINT64_MAX), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "id 99"));
+    r.dev->ops->stream_close(other);
+    rig_close(&r);
+}
+
+static void caps_follow_the_configuration(void **state)
+{
+    (void)state;
+    struct bl_caps caps;
+    struct bl_device *dev;
+    uint32_t n;
+    rig_ok(bl_cpu_backend.count(&n));
+    assert_int_equal(n, 1);
+    rig_ok(bl_cpu_backend.caps(0, &(struct bl_device_config){.threads = 3, .exact = true}, &caps));
+    assert_int_equal(caps.granule_bytes, bl_page_bytes());
+    assert_int_equal(caps.threads, 3);
+    assert_int_equal(caps.exact, 1);
+    assert_int_equal(caps.import_host, 1);
+    rig_ok(bl_cpu_backend.open(0, &(struct bl_device_config){0}, &dev));
+    assert_int_equal(dev->caps.threads, 1);
+    assert_string_equal(dev->name, "cpu0");
+    dev->ops->close(dev);
+    assert_int_equal(bl_cpu_backend.open(1, &(struct bl_device_config){0}, &dev), BL_EUNAVAILABLE);
+    assert_int_equal(bl_cpu_backend.open(0, &(struct bl_device_config){.threads = 5000}, &dev),
+                     BL_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embed),
+        cmocka_unit_test(gather_rows),
+        cmocka_unit_test(rms_norm),
+        cmocka_unit_test(matmul),
+        cmocka_unit_test(matmul_in_chunks),
+        cmocka_unit_test(rope),
+        cmocka_unit_test(kv_store),
+        cmocka_unit_test(elements),
+        cmocka_unit_test(route),
+        cmocka_unit_test(route_clamps_its_sum),
+        cmocka_unit_test(experts),
+        cmocka_unit_test(layers_are_the_same_on_any_threads),
+        cmocka_unit_test(a_dense_layer_takes_ten_barriers),
+        cmocka_unit_test(batches_do_not_matter),
+        cmocka_unit_test(unsupported_nodes_are_refused),
+        cmocka_unit_test(a_failed_stream_stays_failed),
+        cmocka_unit_test(bad_params_are_caught),
+        cmocka_unit_test(state_limits_are_kept),
+        cmocka_unit_test(copies_fills_and_edges),
+        cmocka_unit_test(streams_wait_for_each_other),
+        cmocka_unit_test(a_wait_hands_on_failure),
+        cmocka_unit_test(caps_follow_the_configuration),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
