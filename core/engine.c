@@ -56,9 +56,10 @@ static enum bl_status take_host(struct bl_engine *e)
 
     BL_TRY(take(e, 0, BL_MEM_PARAMS, bl_params_bytes(p), &e->params));
     BL_TRY(take(e, 0, BL_MEM_OUTPUT, bl_output_bytes(p, e->parts.model), &e->output));
-    return bl_ledger_count(
-        &e->parts.plan.ledger, 0, BL_MEM_HOST,
-        (int64_t)(bl_gguf_heap_bytes(e->parts.gguf) + bl_vocab_heap_bytes(e->parts.vocab)));
+    uint64_t host = bl_gguf_heap_bytes(e->parts.gguf);
+    if (e->parts.vocab)
+        host += bl_vocab_heap_bytes(e->parts.vocab);
+    return bl_ledger_count(&e->parts.plan.ledger, 0, BL_MEM_HOST, (int64_t)host);
 }
 
 static enum bl_status allocate(struct bl_engine *e)
