@@ -134,8 +134,9 @@ BL_ALWAYS_INLINE __m256i block_sums(const struct block_type *t, const char *p, _
     const __m256i v = dot2(q, x);
     return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, bias) : v, one);
 }
-/* n blocks of R rows. The factors d * dx go over the stack, from where the FMA broadcasts them
- * without a shuffle. */
+/* n blocks of R rows. Each step sums by itself, so that its FMAs do not wait for those of the step
+ * before. Whether the factors d are broadcast by shuffles or by loads is left to the compiler: here
+ * loads are as scarce as shuffles. */
 BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const char *w,
                                  size_t stride, const struct bl_act_block *x, __m256 *acc,
                                  __m256 *mins)
@@ -151,15 +152,18 @@ BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const
             mins[r] = _mm256_fmadd_ps(load_scales(p + 2, t->bytes, n), sum_x, mins[r]);
         }
     }
+    __m256 part[ROWS] = {_mm256_setzero_ps()};
     for (int b = 0; b < 8 && b < n; b++) {
         const __m256i q8 = load256(x->q + 32 * b);
         const __m256i bias = dot2(_mm256_set1_epi8((char)t->bias), q8);
         for (int r = 0; r < R; r++) {
             const char *p = w + (size_t)r * stride + b * t->bytes;
             const __m256 v = _mm256_cvtepi32_ps(block_sums(t, p, q8, bias));
-            acc[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), acc[r]);
+            part[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), part[r]);
         }
     }
+    for (int r = 0; r < R; r++)
+        acc[r] = _mm256_add_ps(acc[r], part[r]);
 }
 BL_ALWAYS_INLINE void block_group(const struct block_type *t, int R, uint32_t k, float *out,
                                   const struct row_group *g, const struct bl_act_block *x)

@@ -70,6 +70,7 @@ BL_ALWAYS_INLINE void k45_group(bool q5, int R, uint32_t k, float *out, const st
             const __m128 f = _mm_mul_ps(h.factors, _mm_set1_ps(x->d[0]));
             uint32_t scales[8] BL_ALIGNED(32);
             _mm256_store_si256((__m256i *)(void *)scales, h.pairs);
+            THROUGH_MEMORY(scales);
             mins[r] = _mm_fmadd_ps(_mm_cvtepi32_ps(_mm_madd_epi16(h.mins, sums)),
                                    _mm_shuffle_ps(f, f, 0x55), mins[r]);
             const __m256 v = _mm256_cvtepi32_ps(k45_row(q5, p, scales, x));

@@ -63,6 +63,7 @@ BL_ALWAYS_INLINE void iq4_xs_group(int R, uint32_t k, float *out, const struct r
         }
         float d[4] BL_ALIGNED(16);
         row_factors(R, d, w, g->stride, x->d[0]);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++) {
             const char *p = w + (size_t)r * g->stride;
             const __m512 s = iq4_xs_scales(p);
@@ -167,6 +168,7 @@ BL_ALWAYS_INLINE void iq3_xxs_group(int R, uint32_t k, float *out, const struct 
         deal_acts(x, q8);
         float d[4] BL_ALIGNED(16);
         row_factors(R, d, w, g->stride, 0.25f * x->d[0]);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++)
             acc[r] = _mm512_fmadd_ps(iq3_xxs_row(w + (size_t)r * g->stride, q8),
                                      _mm512_set1_ps(d[r]), acc[r]);
@@ -222,6 +224,7 @@ BL_ALWAYS_INLINE void iq2_xxs_group(int R, uint32_t k, float *out, const struct 
             q8[j] = _mm512_shuffle_epi8(q8[j], order);
         float d[4] BL_ALIGNED(16);
         row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r += 2)
             iq2_xxs_pair(R - r, w + 2 + (size_t)r * g->stride, g->stride, q8, d + r, acc + r);
     }

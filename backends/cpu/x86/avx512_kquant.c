@@ -100,6 +100,8 @@ BL_ALWAYS_INLINE void k45_group(bool q5, int R, uint32_t k, float *out, const st
         float d[16] BL_ALIGNED(64);
         _mm512_store_si512(scales, h.scale_min);
         _mm512_store_ps(d, _mm512_mul_ps(h.d, dx));
+        THROUGH_MEMORY(scales);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++) {
             const __m512i s = _mm512_broadcast_i32x4(load128(scales + 16 * r));
             const __m512i v = k45_row(q5, w + (size_t)r * g->stride, s, q8);
@@ -164,6 +166,7 @@ BL_ALWAYS_INLINE void q6_k_group(int R, uint32_t k, float *out, const struct row
         }
         float d[4] BL_ALIGNED(16);
         _mm_store_ps(d, _mm_mul_ps(load_f16x4(R, w + 208, g->stride), _mm_set1_ps(x->d[0])));
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++) {
             const __m512i v = q6_k_row(w + (size_t)r * g->stride, q8, start);
             acc[r] = _mm512_fmadd_ps(to_float(v), _mm512_set1_ps(d[r]), acc[r]);
@@ -242,6 +245,8 @@ BL_ALWAYS_INLINE void q2_k_group(int R, uint32_t k, float *out, const struct row
         float d[8] BL_ALIGNED(32);
         _mm512_store_si512(scales, nibble_lo(h));
         _mm256_store_ps(d, f);
+        THROUGH_MEMORY(scales);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++) {
             const __m512i s = _mm512_broadcast_i32x4(load128(scales + 16 * r));
             const __m512i v = q2_k_row(w + (size_t)r * g->stride, s, q8);
@@ -309,6 +314,8 @@ BL_ALWAYS_INLINE void q3_k_group(int R, uint32_t k, float *out, const struct row
         _mm512_store_si512(scales, q3_k_scales(load_lanes(R, w + 94, g->stride)));
         _mm_store_ps(d,
                      _mm_mul_ps(load_f16x4(R, w + 108, g->stride), _mm_set1_ps(x->d[0] * 0x1p-8f)));
+        THROUGH_MEMORY(scales);
+        THROUGH_MEMORY(d);
         for (int r = 0; r < R; r++) {
             const __m512i s = _mm512_broadcast_i32x4(load128(scales + 16 * r));
             const __m512i v = q3_k_row(w + (size_t)r * g->stride, s, q8, start);

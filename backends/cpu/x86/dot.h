@@ -42,6 +42,10 @@ BL_ALWAYS_INLINE void prefetch(const struct row_group *g, size_t at, int bytes)
     }
 }
 
+/* An array that was just stored, from now on in memory and nowhere else: single elements are then broadcast by the load
+ * (or by the FMA that loads them), where gcc would otherwise put two shuffles. */
+#define THROUGH_MEMORY(array) __asm__("" : "+m"(array))
+
 struct dot_rows {
     uint32_t k, rows;
     float *out;

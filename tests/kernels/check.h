@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* check.h — the parts of kernel_check: subjects, shapes, guarded memory, comparison.
+ *
+ * Purpose   every entry of the kernel table that a flag mask changes is run beside the scalar entry on inputs that end
+ *           (or begin) at a guard page, with outputs framed by poison.
+ * Ownership a struct bench of guarded regions lives as long as the program.
+ * Units     elements and bytes as in cpu_kernels.h; errors in FLT_EPSILON times the sum of |terms|.
+ * Errors    a case returns false after check_fail has kept the reason; set-up failures end the program.
+ * Threads   one.
+ */
+#ifndef BL_TESTS_KERNELS_CHECK_H
+#define BL_TESTS_KERNELS_CHECK_H
+
+#include "cpu_kernels.h"
+
+/* ---- what is tested ---- */
+
+enum subject_kind {
+    DOT, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI, ADD, AXPY,
+    ROPE_NORM, ROPE_NEOX
+};
+struct subject {
+    char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
+    enum subject_kind kind;
+    enum bl_dtype type; /* of DOT, QK, PV */
+    void (*fn)(void);   /* for comparing entries, never called */
+};
+enum { MAX_SUBJECTS = 2 * BL_N_DTYPES + 64 };
+/* Every entry of the table that is there, in a fixed order; returns the count. */
+uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_kernels *);
+
+/* ---- one case ---- */
+
+/* SPECIAL: weights are zero; of vectors, the values at which the function turns (ties, masks, saturation). */
+enum fill { FILL_RANDOM, FILL_SPECIAL, FILL_ZERO_INPUT, FILL_LARGE, FILL_TINY, N_FILLS };
+/* A case is a subject, a seed and this: printed and read as "k,rows,pad,place,fill". */
+struct shape {
+    uint32_t k;     /* elements of a row or vector */
+    uint32_t rows;  /* of DOT; cached rows of QK and PV */
+    uint32_t pad;   /* bytes between rows */
+    uint32_t place; /* DOT: what `next` is; vectors: 1 = the output is the first input */
+    uint32_t fill;  /* enum fill */
+};
+struct memory; /* guarded regions */
+struct context {
+    const struct bl_cpu_kernels *ref, *now;
+    struct memory *mem;
+    uint64_t random;    /* state, set from seed, subject and shape */
+    double worst;       /* largest error of the subject in units of what is allowed */
+    char reason[160];   /* of the failed case */
+};
+/* Calls visit for each shape of the subject until it returns false. */
+typedef bool visit_fn(struct context *, const struct subject *, const struct shape *);
+void check_dot_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_kv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_vector_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+/* Runs reference and subject once. */
+bool check_dot(struct context *, const struct subject *, const struct shape *);
+bool check_kv(struct context *, const struct subject *, const struct shape *);
+bool check_vector(struct context *, const struct subject *, const struct shape *);
+
+bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keeps the reason, returns false */
+/* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */
+bool check_close(struct context *, const char *what, uint32_t i, double got, double want, double magnitude, double c,
+                 double floor);
+
+/* ---- inputs ---- */
+
+uint32_t check_random(struct context *);
+float check_uniform(struct context *, float from, float to);
+/* n floats of the fill's kind */
+void check_fill_floats(struct context *, float *x, uint32_t n, enum fill);
+/* One row of weights of any type with finite scales; FILL_LARGE: extreme codes, large scales; FILL_TINY: subnormal. */
+void check_fill_weights(struct context *, enum bl_dtype, uint8_t *row, uint32_t k, enum fill);
+
+/* ---- guarded memory ---- */
+
+enum region { REGION_W, REGION_X, REGION_Y, REGION_Z, REGION_ROWS, REGION_OUT, N_REGIONS };
+struct memory *memory_open(void); /* ends the program when there is no memory */
+/* `bytes` that end at a guard page, or begin behind one where from_start; filled with poison. */
+void *memory_take(struct memory *, enum region, size_t bytes, bool from_start);
+/* Whether everything of the region around the last taken bytes is still poison. */
+bool memory_frame_intact(const struct memory *, enum region);
+bool memory_is_poison(const void *p, size_t bytes);
+enum { MEMORY_REGION_BYTES = 1 << 20 };
+
+/* ---- speed ---- */
+
+struct bench_options {
+    size_t matrix_bytes; /* of the large matrix */
+    double seconds;      /* per number */
+};
+void bench_header(const struct bench_options *);
+void bench_subject(struct context *, const struct subject *, const struct bench_options *);
+
+#endif
