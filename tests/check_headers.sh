@@ -12,7 +12,7 @@ n=0
 bad=0
 for h in $(find core placement backends shaders tools tests -name '*.h' | sort); do
     flags="-std=c11 -D_GNU_SOURCE -DBL_X86=1 -Wall -Wextra -Wpedantic -Wstrict-prototypes -Wundef -Werror"
-    for dir in core placement backends shaders tools tests "${h%/*}" "$build"; do
+    for dir in core placement backends backends/cpu shaders tools tests "${h%/*}" "$build"; do
         flags="$flags -iquote $dir"
     done
     case $h in
