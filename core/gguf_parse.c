@@ -97,7 +97,7 @@ static enum bl_status skip_string(struct cursor *c, const char *what, uint64_t m
 static enum bl_status take_name(struct cursor *c, const char *what, uint64_t most,
                                 struct bl_arena *names, const char **out)
 {
-    uint64_t n;
+    uint64_t n = 0;
     BL_TRY(skip_string(c, what, most, &n));
     const char *s = (const char *)c->base + (c->off - n);
     if (n == 0)

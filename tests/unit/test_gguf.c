@@ -338,7 +338,6 @@ static void test_inconsistent_shards(void **state)
     (void)state;
     check_bad_shard(0, (struct gb_shard){0, 3, 6, 0, 0}, "split.tensors.count is 6", "m-00001");
     check_bad_shard(0, (struct gb_shard){0, 4, 5, 0, 0}, "split.count", "the name says");
-    check_bad_shard(0, (struct gb_shard){0, 1001, 5, 0, 0}, "1001", "m-00001");
     check_bad_shard(0, (struct gb_shard){3, 3, 5, 0, 0}, "split.no is 3", "m-00001");
     check_bad_shard(0, (struct gb_shard){1, 3, 5, 0, 0}, "the name says shard 1", "2 of 3");
     check_bad_shard(1, (struct gb_shard){2, 3, 5, 0, 2}, "say shard 3 of 3", "m-00002");
@@ -347,11 +346,27 @@ static void test_inconsistent_shards(void **state)
     check_bad_shard(2, (struct gb_shard){2, 3, 5, 1, 3}, "occurs twice", "'t1'");
     check_bad_shard(2, (struct gb_shard){2, 3, 5, 2, 2}, "hold 4 tensors", "m-00001");
     struct gb b = {0};
+    gb_shard(&b, &(struct gb_shard){0, 1001, 5, 0, 0});
+    save(&b, "m-00001-of-01001.gguf");
+    check_refused("m-00001-of-01001.gguf", "the most is 1000", "split.count");
     save_three();
     gb_shard(&b, &three[2]);
     b.n -= 1;
     save(&b, "m-00003-of-00003.gguf");
     check_refused("m-00001-of-00003.gguf", "truncated", "m-00003");
+}
+
+/* Shards that are good each, but more than the most together. */
+static void test_too_many_tensors_in_shards(void **state)
+{
+    enum { N = (1 << 17) + 1 };
+    (void)state;
+    for (uint32_t no = 0; no < 2; no++) {
+        struct gb b = {0};
+        gb_shard(&b, &(struct gb_shard){no, 2, 2 * N, no * N, N});
+        save(&b, no ? "m-00002-of-00002.gguf" : "m-00001-of-00002.gguf");
+    }
+    check_refused("m-00001-of-00002.gguf", "262146 tensors; the most is 262144", "m-00002");
 }
 
 static void test_split_keys(void **state)
@@ -419,6 +434,17 @@ static void test_glued_shards(void **state)
     }
 }
 
+static void test_glue_in_a_later_shard(void **state)
+{
+    struct gb b = {0};
+    (void)state;
+    save_three();
+    gb_shard(&b, &three[1]);
+    gb_shard(&b, &three[2]);
+    save(&b, "m-00002-of-00003.gguf");
+    check_refused("m-00001-of-00003.gguf", "glued together", "m-00002");
+}
+
 static void test_unpadded_glue(void **state)
 {
     struct gb b = {0};
@@ -455,7 +481,7 @@ static struct bl_gguf *open_values(void)
     static const char *const name[] = {"u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"};
     struct gb b = {0};
     char key[16];
-    gb_header(&b, 0, 3 * 8 + 11);
+    gb_header(&b, 0, 3 * 8 + 12);
     for (unsigned i = 0; i < 8; i++) {
         gb_kv_int(&b, name[i], type[i], 100);
         snprintf(key, sizeof key, "%s.ones", name[i]);
@@ -479,6 +505,8 @@ static struct bl_gguf *open_values(void)
     gb_int(&b, 8, (uint64_t)-1);
     gb_int(&b, 8, (uint64_t)INT32_MIN);
     gb_int(&b, 8, (uint64_t)INT32_MAX + 1);
+    gb_array(&b, "late", GB_I8, 3); /* the last does not fit u32 */
+    gb_int(&b, 3, 0xff0908);
     gb_array(&b, "words", GB_STRING, 3);
     gb_str(&b, "x");
     gb_str(&b, "");
@@ -611,6 +639,7 @@ static void test_per_layer(void **state)
     assert_true(v[0] == 1 && v[1] == 0 && v[2] == 3);
     check_error(bl_gguf_u32_per_layer(g, "layers", false, 4, v, NULL), "layers", "3 elements; 4");
     check_error(bl_gguf_u32_per_layer(g, "signed", false, 3, v, NULL), "signed", "fit u32");
+    check_error(bl_gguf_u32_per_layer(g, "late", false, 3, v, NULL), "late", "fit u32");
     check_error(bl_gguf_u32_per_layer(g, "floats", false, 2, v, NULL), "floats", "f32[]");
     check_error(bl_gguf_u32_per_layer(g, "words", false, 1, v, NULL), "words", "string[]");
     check_error(bl_gguf_u32_per_layer(g, "text", false, 1, v, NULL), "text", "integer");
@@ -752,10 +781,12 @@ int main(void)
         IN_FOLDER(test_any_shard_opens_all),
         IN_FOLDER(test_missing_shard),
         IN_FOLDER(test_inconsistent_shards),
+        IN_FOLDER(test_too_many_tensors_in_shards),
         IN_FOLDER(test_split_keys),
         IN_FOLDER(test_renamed_shard),
         IN_FOLDER(test_shard_like_names),
         IN_FOLDER(test_glued_shards),
+        IN_FOLDER(test_glue_in_a_later_shard),
         IN_FOLDER(test_unpadded_glue),
         IN_FOLDER(test_integer_widths),
         IN_FOLDER(test_absent_and_wrong_type),

@@ -137,8 +137,8 @@ static const struct spoil spoils[] = {
     {"13 row 255", AT(b_ne0), 8, 255, BL_EFORMAT, "multiple of 256", "t.b"},
     {"13 row 128", AT(b_ne0), 8, 128, BL_EFORMAT, "multiple of 256", "t.b"},
     {"13 type", AT(a_type), 4, GB_TENSOR_Q4_K, BL_EFORMAT, "multiple of 256", "t.a"},
-    {"14 bytes wrap", AT(a_ne1), 8, POW(57), BL_EFORMAT, "bytes", "t.a"},
-    {"14 bytes 2^63", AT(a_ne1), 8, POW(56), BL_EFORMAT, "bytes", "t.a"},
+    {"14 bytes wrap", AT(a_ne1), 8, POW(57), BL_EFORMAT, "2^63 - 1 bytes", "t.a"},
+    {"14 bytes 2^63", AT(a_ne1), 8, POW(56), BL_EFORMAT, "2^63 - 1 bytes", "t.a"},
     {"15 unaligned", AT(b_off), 8, 257, BL_EFORMAT, "alignment", "t.b"},
     {"15 half aligned", AT(b_off), 8, 256 + 16, BL_EFORMAT, "alignment", "t.b"},
     {"15 past end", AT(b_off), 8, POW(20), BL_EFORMAT, "needed", "t.b"},
@@ -173,6 +173,23 @@ static void test_spoiled_fields(void **state)
         if (st != s->status)
             fail_msg("%s: %s, said \"%s\"", s->row, bl_status_name(st), bl_error());
         check_message(s->row, s->what, s->where);
+    }
+}
+
+static void test_overlap_by_a_byte(void **state)
+{
+    (void)state;
+    for (uint64_t off = 7; off <= 8; off++) {
+        struct gb b = {0};
+        gb_header(&b, 2, 1);
+        gb_kv_int(&b, "general.alignment", GB_U32, 1);
+        gb_tensor(&b, "two", 1, (uint64_t[]){1}, GB_TENSOR_F32, off);
+        gb_tensor(&b, "one", 1, (uint64_t[]){2}, GB_TENSOR_F32, 0);
+        gb_zeros(&b, 12);
+        assert_int_equal(open_bytes(&b), off == 8 ? BL_OK : BL_EFORMAT);
+        if (off < 8)
+            check_message("16 one byte", "'one' and 'two'", "overlap");
+        gb_finish(&b);
     }
 }
 
@@ -406,11 +423,17 @@ static void test_large_claims_are_cheap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_spoiled_fields),     cmocka_unit_test(test_wrong_magic),
-        cmocka_unit_test(test_message_is_clean),   cmocka_unit_test(test_long_key_is_cut),
-        cmocka_unit_test(test_every_prefix),       cmocka_unit_test(test_random_damage),
-        cmocka_unit_test(test_no_regular_file),    cmocka_unit_test(test_unreadable),
-        cmocka_unit_test(test_refusals_are_cheap), cmocka_unit_test(test_large_claims_are_cheap),
+        cmocka_unit_test(test_spoiled_fields),
+        cmocka_unit_test(test_overlap_by_a_byte),
+        cmocka_unit_test(test_wrong_magic),
+        cmocka_unit_test(test_message_is_clean),
+        cmocka_unit_test(test_long_key_is_cut),
+        cmocka_unit_test(test_every_prefix),
+        cmocka_unit_test(test_random_damage),
+        cmocka_unit_test(test_no_regular_file),
+        cmocka_unit_test(test_unreadable),
+        cmocka_unit_test(test_refusals_are_cheap),
+        cmocka_unit_test(test_large_claims_are_cheap),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }
