@@ -65,12 +65,21 @@ enum bl_status bl_file_open(struct bl_file **out, const char *path)
     return BL_OK;
 }
 
+/* From the end of the file to the end of its last page: reads as zeros, and hides reads past the
+ * end. */
+static size_t tail_bytes(const struct bl_file *f)
+{
+    return (size_t)(bl_align_up(f->bytes, bl_page_bytes()) - f->bytes);
+}
+
 void bl_file_close(struct bl_file *f)
 {
     if (!f)
         return;
-    if (f->map)
+    if (f->map) {
+        BL_UNPOISON((char *)f->map + f->bytes, tail_bytes(f));
         munmap(f->map, (size_t)f->bytes);
+    }
     if (f->fd >= 0)
         close(f->fd);
     free(f->path);
@@ -110,6 +119,7 @@ enum bl_status bl_file_map(struct bl_file *f, const void **out)
             return bl_fail(BL_EIO, "%s: cannot map %" PRIu64 " bytes: %s", bl_path_tail(f->path),
                            f->bytes, strerror(errno));
         f->map = p;
+        BL_POISON((char *)f->map + f->bytes, tail_bytes(f));
     }
     *out = f->map;
     return BL_OK;

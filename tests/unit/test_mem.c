@@ -230,6 +230,26 @@ static void test_file_map_and_read(void **state)
     bl_file_close(NULL);
 }
 
+static void test_file_tail_is_poisoned(void **state)
+{
+    (void)state;
+#ifdef BL_ASAN
+    struct bl_file *f = NULL;
+    const void *map = NULL;
+    assert_int_equal(bl_file_open(&f, path), BL_OK);
+    assert_int_equal(bl_file_map(f, &map), BL_OK);
+    const char *p = map;
+    assert_false(__asan_address_is_poisoned(p + 9));
+    assert_true(__asan_address_is_poisoned(p + 10));
+    assert_true(__asan_address_is_poisoned(p + bl_page_bytes() - 1));
+    bl_file_close(f);
+    assert_false(__asan_address_is_poisoned(p + 10));
+#else
+    print_message("skipped: poisoning needs the address sanitizer\n");
+    skip();
+#endif
+}
+
 static void test_file_read_past_end(void **state)
 {
     struct bl_file *f = NULL;
@@ -333,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_arena_out_of_memory),
         cmocka_unit_test(test_arena_gaps_are_poisoned),
         WITH_FILE(test_file_map_and_read),
+        WITH_FILE(test_file_tail_is_poisoned),
         WITH_FILE(test_file_read_past_end),
         WITH_FILE(test_file_large_read),
         WITH_FILE(test_file_refusals),
