@@ -31,6 +31,7 @@ struct rig {
     struct bl_stream *stream;
     struct bl_graph g;
     void *data[RIG_VALUES];
+    uint8_t *arena; /* where activations lie once packed */
     uint64_t *experts[RIG_VALUES];
     struct bl_mem mem_scratch, mem_params;
     struct rig_step step;
@@ -66,6 +67,11 @@ static inline void rig_open(struct rig *r, const struct rig_config *c)
     bl_graph_init(&r->g);
 }
 
+static inline bool rig_packed(const struct rig *r, bl_val v)
+{
+    return r->arena && r->g.vals[v].origin == BL_ACTIVATION;
+}
+
 static inline void rig_close(struct rig *r)
 {
     r->dev->ops->stream_close(r->stream);
@@ -73,10 +79,11 @@ static inline void rig_close(struct rig *r)
         bool shared = false;
         for (bl_val u = 0; u < v; u++)
             shared |= r->data[u] == r->data[v];
-        if (!shared)
+        if (!shared && !rig_packed(r, v))
             free(r->data[v]);
         free(r->experts[v]);
     }
+    free(r->arena);
     free(r->mem_scratch.host);
     free(r->mem_params.host);
     bl_graph_finish(&r->g);
@@ -110,6 +117,53 @@ static inline void rig_alloc(struct rig *r)
     assert_non_null(p);
     memset(p, 0xff, (size_t)most);
     rig_ok(r->dev->ops->mem_import(r->dev, p, (size_t)bl_align_up(most, 64), &r->mem_scratch));
+}
+
+/* Nodes [first, last] between which a value must keep its place. */
+static inline void rig_life(const struct rig *r, bl_val v, uint32_t life[2])
+{
+    life[0] = life[1] = 0;
+    for (uint32_t i = 0; i < r->g.n_nodes; i++) {
+        const struct bl_node *n = &r->g.nodes[i];
+        for (unsigned d = 0; d < n->n_dst; d++)
+            if (n->dst[d] == v)
+                life[0] = life[1] = i;
+        for (unsigned s = 0; s < n->n_src; s++)
+            if (bl_node_src(&r->g, n, s) == v)
+                life[1] = i;
+    }
+    if (v == r->out[0] || v == r->out[1])
+        life[1] = r->g.n_nodes;
+}
+
+/* After rig_alloc: activations take turns in one block, each at the lowest place that is free while it lives. */
+static inline void rig_pack(struct rig *r)
+{
+    uint64_t off[RIG_VALUES] = {0}, end = 0;
+    for (bl_val v = 1; v < r->g.n_vals; v++) {
+        uint32_t a[2], b[2];
+        if (r->g.vals[v].origin != BL_ACTIVATION)
+            continue;
+        rig_life(r, v, a);
+        const uint64_t bytes = bl_align_up(bl_value_bytes(&r->g.vals[v]), 64);
+        for (bl_val u = 1; u < v; u++) {
+            const uint64_t other = bl_align_up(bl_value_bytes(&r->g.vals[u]), 64);
+            rig_life(r, u, b);
+            if (r->g.vals[u].origin == BL_ACTIVATION && a[0] <= b[1] && b[0] <= a[1] && off[v] < off[u] + other &&
+                off[u] < off[v] + bytes) {
+                off[v] = off[u] + other;
+                u = 0; /* look at all again */
+            }
+        }
+        end = off[v] + bytes > end ? off[v] + bytes : end;
+    }
+    r->arena = malloc((size_t)end);
+    memset(r->arena, 0xff, (size_t)end);
+    for (bl_val v = 1; v < r->g.n_vals; v++)
+        if (r->g.vals[v].origin == BL_ACTIVATION) {
+            free(r->data[v]);
+            r->data[v] = r->arena + off[v];
+        }
 }
 
 static inline void rig_fill(struct rig *r, bl_val v, float scale)

@@ -172,7 +172,7 @@ static void pool_takes_any_binding(void **state)
 
 /* ---- more threads than processors ---- */
 
-enum { PHASES = 200, WORK = 100000 };
+enum { PHASES = 500, WORK = 30000 }; /* phases of 20 us on two processors */
 static void work_and_meet(void *arg, uint32_t ith, uint32_t nth)
 {
     (void)ith;
