@@ -114,17 +114,18 @@ static bool parse_limit(const char *text, uint64_t *out)
     return true;
 }
 
-/* The number after `key ` at the start of a line. */
-static bool find_key(const char *text, const char *key, uint64_t *out)
+bool bl_cgroup_value(const char *text, const char *key, uint64_t *out)
 {
     size_t len = strlen(key);
-    while (text) {
-        if (strncmp(text, key, len) == 0 && text[len] == ' ') {
-            const char *p = text + len + 1;
-            return take_number(&p, out);
-        }
-        text = strchr(text, '\n');
-        text += text ? 1 : 0;
+    for (const char *next = text; next;) {
+        const char *p = next;
+        next = strchr(p, '\n');
+        next = next ? next + 1 : NULL;
+        if (strncmp(p, key, len) != 0 || !strchr(": ", p[len]))
+            continue;
+        p += len;
+        p += strspn(p, ": ");
+        return take_number(&p, out);
     }
     return false;
 }
@@ -435,10 +436,10 @@ static enum bl_status reclaimable(const struct level *at, uint64_t *limit, uint6
     uint64_t inherited;
     BL_TRY(level_text(&text, at, "memory.stat"));
     *bytes = 0;
-    if (text && (at->v2 || !find_key(text, "total_inactive_file", bytes)))
-        find_key(text, "inactive_file", bytes);
+    if (text && (at->v2 || !bl_cgroup_value(text, "total_inactive_file", bytes)))
+        bl_cgroup_value(text, "inactive_file", bytes);
     /* v1 also tells the limit of ancestors that a container cannot see */
-    if (text && !at->v2 && find_key(text, "hierarchical_memory_limit", &inherited) &&
+    if (text && !at->v2 && bl_cgroup_value(text, "hierarchical_memory_limit", &inherited) &&
         inherited < *limit)
         *limit = inherited;
     free(text);

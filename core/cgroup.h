@@ -29,5 +29,7 @@ enum bl_status bl_cgroup_memory(struct bl_cgroup_memory *out, const char *root);
 
 /* The file root/path as a string; *out is NULL when there is no such file or it cannot be read (warned). */
 enum bl_status bl_cgroup_text(char **out, const char *root, const char *path);
+/* The number of the first line "key 123" or "key:  123 kB" of such a text; saturates. false: there is none. */
+bool bl_cgroup_value(const char *text, const char *key, uint64_t *out);
 
 #endif

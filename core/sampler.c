@@ -382,7 +382,7 @@ void bl_sampler_destroy(struct bl_sampler *s)
 
 void bl_sampler_accept(struct bl_sampler *s, int32_t id)
 {
-    if (!s->window || id < 0 || (uint32_t)id >= s->n_vocab)
+    if (!s->window || (uint32_t)id >= s->n_vocab) /* negative ones too */
         return;
     s->window[s->window_next] = id;
     s->window_next = s->window_next + 1 < s->window_size ? s->window_next + 1 : 0;

@@ -2,19 +2,24 @@
 #include "topology.h"
 
 #include "cgroup.h"
+#include "file.h"
 #include "log.h"
+#include "mem.h"
 
 #include <errno.h>
 #include <hwloc.h>
+#include <inttypes.h>
+#include <math.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* hwloc's time to build a synthetic machine grows with the square of its size: 16,384 take a
  * second. */
-enum { SYNTHETIC_PUS = 16384 };
+enum { SYNTHETIC_PUS = 16384, XML_BYTES = 64 << 20 };
 
 /* A machine as hwloc sees it, and the part of it that threads may use. */
 struct layout {
@@ -54,20 +59,66 @@ static uint64_t synthetic_size(const char *text)
     return product;
 }
 
+/* How often `name` stands between two places. */
+static size_t occurrences(const char *from, const char *end, const char *name)
+{
+    size_t n = 0, len = strlen(name);
+    for (; (from = memmem(from, (size_t)(end - from), name, len)) != NULL; from += len)
+        n++;
+    return n;
+}
+
+/* hwloc 2.9 falls over objects with a set but no complete set, and over sets that do not start with
+ * a number. */
+static bool sets_are_whole(const char *xml)
+{
+    for (const char *end, *p = xml; (p = strchr(p, '<')) != NULL; p = end) {
+        bool object = strncmp(p, "<object", 7) == 0;
+        end = strchr(p, '>');
+        if (!end || occurrences(p, end, "set=\"") != occurrences(p, end, "set=\"0x"))
+            return false;
+        if (object &&
+            (occurrences(p, end, " cpuset=") > occurrences(p, end, " complete_cpuset=") ||
+             occurrences(p, end, " nodeset=") > occurrences(p, end, " complete_nodeset=")))
+            return false;
+    }
+    return true;
+}
+
+static enum bl_status set_xml(hwloc_topology_t topo, const char *path)
+{
+    struct bl_file *file = NULL;
+    char *xml = NULL;
+    enum bl_status st = bl_file_open(&file, path);
+    if (st)
+        return bl_fail_in(st == BL_EFORMAT ? BL_EINVAL : st, "topology");
+    uint64_t n = bl_file_bytes(file);
+    if (n > XML_BYTES) {
+        st = bl_fail(BL_EINVAL, "topology %s: %" PRIu64 " bytes are not a machine", path, n);
+        goto out;
+    }
+    xml = bl_calloc((size_t)n + 1, 1);
+    if (!xml) {
+        st = bl_fail(BL_ENOMEM, "topology %s: no memory to read it", path);
+        goto out;
+    }
+    if ((st = bl_file_read(file, 0, n, xml)))
+        goto out;
+    if (!sets_are_whole(xml) || hwloc_topology_set_xmlbuffer(topo, xml, (int)n + 1) != 0)
+        st = bl_fail(BL_EINVAL, "topology %s: hwloc cannot read this as XML of a machine", path);
+out:
+    free(xml);
+    bl_file_close(file);
+    return st;
+}
+
 static enum bl_status set_source(hwloc_topology_t topo, const char *text)
 {
     struct stat info;
-    if (stat(text, &info) == 0) {
-        if (!S_ISREG(info.st_mode) || access(text, R_OK) != 0)
-            return bl_fail(BL_EIO, "topology file %s cannot be read: %s", text,
-                           S_ISREG(info.st_mode) ? strerror(errno) : "not a regular file");
-        if (hwloc_topology_set_xml(topo, text) != 0)
-            return bl_fail(BL_EINVAL, "topology file %s is not hwloc XML", text);
-        return BL_OK;
-    }
     size_t len = strlen(text);
-    if (strchr(text, '/') || (len > 4 && strcmp(text + len - 4, ".xml") == 0))
-        return bl_fail(BL_EIO, "topology file %s: %s", text, strerror(errno));
+    bool xml_name = len > 4 && strcmp(text + len - 4, ".xml") == 0;
+    if (xml_name || strchr(text, '/') || stat(text, &info) == 0)
+        return set_xml(topo, text);
     if (synthetic_size(text) > SYNTHETIC_PUS)
         return bl_fail(BL_EINVAL, "topology \"%s\" has more than %d processors", text,
                        SYNTHETIC_PUS);
@@ -286,7 +337,7 @@ static void limit_threads(struct bl_threads *out, const struct bl_cgroup_cpu *gr
     }
     if (group->quota > 0 && group->quota < out->n) {
         out->n = group->quota < 1 ? 1 : (uint32_t)group->quota; /* a thread over quota stalls all */
-        say(s, "; cgroup quota %.2f CPUs", group->quota);
+        say(s, "; cgroup quota %.2f CPUs", floor(group->quota * 100 + 1e-6) / 100);
     }
 }
 
@@ -368,24 +419,13 @@ enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology,
 /* ---- memory
  * ------------------------------------------------------------------------------------------- */
 
-/* "MemTotal:  24683652 kB" in bytes */
 static bool meminfo_bytes(const char *text, const char *key, uint64_t *out)
 {
-    size_t len = strlen(key);
-    for (const char *line = text; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, key, len) != 0 || line[len] != ':')
-            continue;
-        const char *digits = line + len + 1 + strspn(line + len + 1, " ");
-        char *end;
-        errno = 0;
-        unsigned long long kib = strtoull(digits, &end, 10);
-        if (end == digits || *digits == '-' || errno || kib > UINT64_MAX / 1024)
-            return false;
-        *out = (uint64_t)kib * 1024;
-        return true;
-    }
-    return false;
+    uint64_t kib;
+    if (!bl_cgroup_value(text, key, &kib) || kib > UINT64_MAX / 1024)
+        return false;
+    *out = kib * 1024;
+    return true;
 }
 
 static bool read_meminfo(const char *root, struct bl_host_memory *m, enum bl_status *st)
@@ -397,10 +437,10 @@ static bool read_meminfo(const char *root, struct bl_host_memory *m, enum bl_sta
     snprintf(m->source, sizeof m->source, "MemAvailable");
     if (good && !meminfo_bytes(text, "MemAvailable", &m->available_bytes)) {
         /* before Linux 3.14; page cache counts as free, for most of it can be dropped */
-        uint64_t cached = 0, buffers = 0;
-        good = meminfo_bytes(text, "MemFree", &m->available_bytes);
-        if (meminfo_bytes(text, "Cached", &cached) && meminfo_bytes(text, "Buffers", &buffers))
-            m->available_bytes += cached + buffers;
+        uint64_t cached = 0, buffers = 0, *sum = &m->available_bytes;
+        good = meminfo_bytes(text, "MemFree", sum) && meminfo_bytes(text, "Cached", &cached) &&
+               meminfo_bytes(text, "Buffers", &buffers) && bl_size_add(*sum, cached, sum) &&
+               bl_size_add(*sum, buffers, sum);
         snprintf(m->source, sizeof m->source, "MemFree + Cached + Buffers");
     }
     if (!good || m->available_bytes > m->total_bytes) {

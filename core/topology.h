@@ -18,6 +18,7 @@ struct bl_cpus {
     struct bl_threads threads;   /* what bl_threads_choose reports */
     int cpu[BL_MAX_CPUS];        /* one logical processor per chosen thread, for binding; all -1 when not this machine */
 };
+/* A machine that is only described has neither this one's affinity nor, unless cgroup_root is given, its quota. */
 enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const char *cgroup_root);
 
 struct bl_host_memory {
@@ -28,7 +29,8 @@ struct bl_host_memory {
                                     and cannot reclaim */
     char source[96];             /* "MemAvailable", "cgroup v2 memory.max of /a/b" */
 };
-/* root: NULL = this system; otherwise a folder holding proc/meminfo, proc/self/cgroup, sys/fs/cgroup as there. */
+/* root: NULL = this system; otherwise a folder holding proc/meminfo, proc/self/cgroup, sys/fs/cgroup as there; without
+ * meminfo the memory is this system's. */
 enum bl_status bl_topology_memory(struct bl_host_memory *out, const char *cgroup_root);
 
 #endif

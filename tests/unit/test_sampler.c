@@ -169,13 +169,13 @@ static void picks_as_the_slow_one(void **state)
 /* ---- filters, seen through a temperature that makes what they keep equally likely
  * --------------------- */
 
-static void assert_kept(struct bl_sampling p, const float *x, uint32_t n, uint32_t want)
+static void assert_kept(struct bl_sampling p, const float *x, uint32_t n, uint32_t want, int draws)
 {
     bool seen[64] = {false};
     uint32_t kept = 0;
     p.temp = 1e9f;
     struct bl_sampler *s = make(p, n);
-    for (int i = 0; i < 4000; i++)
+    for (int i = 0; i < draws; i++)
         seen[bl_sampler_pick(s, x)] = true;
     for (uint32_t i = 0; i < n; i++) {
         kept += seen[i];
@@ -192,30 +192,44 @@ static void filters_keep_what_they_say(void **state)
     float halves[16];
     for (int i = 0; i < 16; i++)
         halves[i] = -(float)i * 0.693147f;
-    assert_kept((struct bl_sampling){0}, halves, 16, 16);
-    assert_kept((struct bl_sampling){.top_k = 5}, halves, 16, 5);
-    assert_kept((struct bl_sampling){.top_k = 1}, halves, 16, 1);
-    assert_kept((struct bl_sampling){.top_k = 99}, halves, 16, 16);
-    assert_kept((struct bl_sampling){.top_p = 0.49f}, halves, 16, 1);
-    assert_kept((struct bl_sampling){.top_p = 0.51f}, halves, 16, 2);
-    assert_kept((struct bl_sampling){.top_p = 0.76f}, halves, 16, 3);
-    assert_kept((struct bl_sampling){.top_p = 1}, halves, 16, 16);
-    assert_kept((struct bl_sampling){.min_p = 0.26f}, halves, 16, 2);
-    assert_kept((struct bl_sampling){.min_p = 0.24f}, halves, 16, 3);
-    assert_kept((struct bl_sampling){.min_p = 1}, halves, 16, 1);
+    assert_kept((struct bl_sampling){0}, halves, 16, 16, 4000);
+    assert_kept((struct bl_sampling){.top_k = 5}, halves, 16, 5, 4000);
+    assert_kept((struct bl_sampling){.top_k = 1}, halves, 16, 1, 4000);
+    assert_kept((struct bl_sampling){.top_k = 99}, halves, 16, 16, 4000);
+    assert_kept((struct bl_sampling){.top_p = 0.49f}, halves, 16, 1, 4000);
+    assert_kept((struct bl_sampling){.top_p = 0.51f}, halves, 16, 2, 4000);
+    assert_kept((struct bl_sampling){.top_p = 0.76f}, halves, 16, 3, 4000);
+    assert_kept((struct bl_sampling){.top_p = 1}, halves, 16, 16, 4000);
+    assert_kept((struct bl_sampling){.min_p = 0.26f}, halves, 16, 2, 4000);
+    assert_kept((struct bl_sampling){.min_p = 0.24f}, halves, 16, 3, 4000);
+    assert_kept((struct bl_sampling){.min_p = 1}, halves, 16, 1, 4000);
     /* of three, the first has 4/7: a share of what top_k left, not of everything */
-    assert_kept((struct bl_sampling){.top_k = 3, .top_p = 0.56f}, halves, 16, 1);
-    assert_kept((struct bl_sampling){.top_k = 3, .top_p = 0.58f}, halves, 16, 2);
-    assert_kept((struct bl_sampling){.top_p = 0.9f, .min_p = 0.4f}, halves, 16, 2);
+    assert_kept((struct bl_sampling){.top_k = 3, .top_p = 0.56f}, halves, 16, 1, 4000);
+    assert_kept((struct bl_sampling){.top_k = 3, .top_p = 0.58f}, halves, 16, 2, 4000);
+    assert_kept((struct bl_sampling){.top_p = 0.9f, .min_p = 0.4f}, halves, 16, 2, 4000);
     /* and min_p's total is not top_p's */
-    assert_kept((struct bl_sampling){.top_p = 0.6f, .min_p = 0.2f}, halves, 16, 2);
+    assert_kept((struct bl_sampling){.top_p = 0.6f, .min_p = 0.2f}, halves, 16, 2, 4000);
 
     float ties[40];
     for (int i = 0; i < 40; i++)
         ties[i] = i % 2 ? -0.0f : 0.0f;
-    assert_kept((struct bl_sampling){.top_k = 7}, ties, 40, 7);
-    assert_kept((struct bl_sampling){.top_p = 0.5f}, ties, 40, 20);
-    assert_kept((struct bl_sampling){.min_p = 1}, ties, 40, 40);
+    assert_kept((struct bl_sampling){.top_k = 7}, ties, 40, 7, 4000);
+    assert_kept((struct bl_sampling){.top_p = 0.5f}, ties, 40, 20, 4000);
+    assert_kept((struct bl_sampling){.min_p = 1}, ties, 40, 40, 4000);
+}
+
+/* min_p set to the floats around e^d tells its rounding apart: no room for a coarse exponential. */
+static void min_p_is_exact(void **state)
+{
+    (void)state;
+    for (int i = 1; i <= 500; i++) {
+        const float x[] = {0, -(float)i / 64};
+        float under = (float)exp((double)x[1]);
+        if ((double)under > exp((double)x[1]))
+            under = nextafterf(under, 0);
+        assert_kept((struct bl_sampling){.min_p = under}, x, 2, 2, 60);
+        assert_kept((struct bl_sampling){.min_p = nextafterf(under, 1)}, x, 2, 1, 60);
+    }
 }
 
 static void temperature_comes_last(void **state)
@@ -342,14 +356,14 @@ static void extreme_ranges_stay_finite(void **state)
 
 static void penalty_divides_and_multiplies(void **state)
 {
-    const float high[] = {4, 3, 2}, low[] = {-1, -1.5f, -3};
+    const float high[] = {4, 3, 2}, low[] = {-1, -1.4f, -3};
     struct bl_sampling p = {.repeat_penalty = 1.5f};
     (void)state;
     struct bl_sampler *s = make(p, 3);
     assert_int_equal(bl_sampler_pick(s, high), 0);
     bl_sampler_accept(s, 0); /* 4 / 1.5 < 3 */
     assert_int_equal(bl_sampler_pick(s, high), 1);
-    assert_int_equal(bl_sampler_pick(s, low), 0); /* -1 * 1.5: a tie, the lower id */
+    assert_int_equal(bl_sampler_pick(s, low), 1); /* -1 * 1.5 < -1.4 */
     bl_sampler_accept(s, 1);
     assert_int_equal(bl_sampler_pick(s, high), 0); /* 2.67 against 2 and 2 */
     for (int i = 0; i < 10; i++)
@@ -492,6 +506,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(picks_as_the_slow_one, reseed),
         cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(min_p_is_exact),
         cmocka_unit_test(temperature_comes_last),
         cmocka_unit_test(frequencies_are_probabilities),
         cmocka_unit_test(seeds_fix_the_text),
