@@ -59,6 +59,7 @@ static void put_bytes(const char *path, const void *bytes, size_t n)
         mkdir(full, 0777);
         *p = '/';
     }
+    remove(full); /* a new file: some file systems flush an old one that is cut and written again */
     FILE *f = fopen(full, "w");
     assert_non_null(f);
     assert_int_equal(fwrite(bytes, 1, n, f), n);
@@ -597,14 +598,18 @@ static void noise_is_survived(void **state)
     for (int i = 0; i < N; i++)
         put_noise(file[i]);
     for (int round = 0; round < 800; round++) {
+        struct bl_cgroup_cpu cpu;
         struct bl_threads t;
         put_noise(file[next_random() % N]);
         put_noise(file[next_random() % N]);
         if (round % 4 == 0)
             put("proc/self/cgroup", "4:cpu:/\n3:memory:/\n0::/\n");
-        assert_int_equal(bl_threads_choose(&t, "core:8 pu:1", root), BL_OK);
-        assert_in_range(t.n, 1, 8);
-        assert_true(t.quota >= 0 && t.quota < 1e19);
+        assert_int_equal(bl_cgroup_cpu(&cpu, root), BL_OK);
+        assert_true(cpu.quota >= 0 && cpu.quota < 2e19);
+        if (round % 16 == 0) { /* building a topology takes hwloc a millisecond */
+            assert_int_equal(bl_threads_choose(&t, "core:8 pu:1", root), BL_OK);
+            assert_in_range(t.n, 1, 8);
+        }
         struct bl_host_memory m = host_memory();
         assert_true(m.usable_bytes <= m.available_bytes && m.available_bytes <= m.total_bytes);
     }
