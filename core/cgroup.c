@@ -15,8 +15,7 @@ enum { PATH_BYTES = 4096, TEXT_BYTES = 4 << 20, LINE_BYTES = 2 * PATH_BYTES };
 /* v1 writes "no limit" as the largest page-aligned long, which depends on the page size. */
 static const uint64_t no_limit_from = UINT64_C(1) << 60;
 
-/* ---- reading
- * ------------------------------------------------------------------------------------------ */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* All of fd up to TEXT_BYTES; such files report no size, so the buffer grows. */
 static enum bl_status read_all(int fd, const char *path, char **out)
@@ -70,8 +69,7 @@ enum bl_status bl_cgroup_text(char **out, const char *root, const char *path)
     return st;
 }
 
-/* ---- words and numbers
- * -------------------------------------------------------------------------------- */
+/* ---- words and numbers ----------------------------------------------------------------------- */
 
 static bool is_digit(char c)
 {
@@ -152,8 +150,7 @@ static const char *next_line(const char *text, char line[LINE_BYTES])
     return text + n + (text[n] == '\n');
 }
 
-/* ---- from a group to the folders that hold its files
- * -------------------------------------------------- */
+/* ---- from a group to the folders that hold its files ----------------------------------------- */
 
 struct level {
     const char *root;       /* what the caller gave */
@@ -358,8 +355,7 @@ static void warn_garbage(const struct level *at, const char *file)
             at->group, file);
 }
 
-/* ---- CPU quota
- * ---------------------------------------------------------------------------------------- */
+/* ---- CPU quota ------------------------------------------------------------------------------- */
 
 /* A limit file of one number. Absent or senseless: *value stays. */
 static enum bl_status level_limit(const struct level *at, const char *file, uint64_t *value)
@@ -425,8 +421,7 @@ enum bl_status bl_cgroup_cpu(struct bl_cgroup_cpu *out, const char *root)
     return BL_OK;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Page cache that the kernel drops before it refuses memory. v1 counts the subtree under its own
  * name. */

@@ -7,8 +7,7 @@
  * prefix of the ranking (logit descending, then id ascending) and finds it by selection, in linear
  * time, without sorting. The draw is a prefix too: it ends at the token where the sum of weights in
  * rank order reaches a random share of the total. A pick hence depends on ranks and sums alone, and
- * these come from integers and IEEE doubles, not from libm: one seed, one text on every platform.
- */
+ * these come from integers and IEEE doubles, not libm: one seed, one text on every platform. */
 #include "mem.h"
 
 #include <math.h>
@@ -30,8 +29,7 @@ struct bl_sampler {
     size_t n_keys;
 };
 
-/* ---- ranks
- * -------------------------------------------------------------------------------------------- */
+/* ---- ranks ----------------------------------------------------------------------------------- */
 
 /* Logit and id in one integer: a larger key ranks higher, no two are equal. Not for NaN. */
 static uint64_t make_key(float logit, uint32_t id)
@@ -68,8 +66,7 @@ static uint64_t min_key(uint64_t a, uint64_t b)
 }
 
 /* Splits n >= 2 keys so that all in front are larger than all behind; returns how many are in
- * front, 1..n-1. The pivot must not be the smallest: of two the larger, else the median of three.
- */
+ * front, 1..n-1. The pivot is not the smallest: of two the larger, else the median of three. */
 static size_t partition(uint64_t *key, size_t n)
 {
     uint64_t a = key[0], b = key[n / 2], c = key[n - 1];
@@ -102,8 +99,7 @@ static void select_count(uint64_t *key, size_t n, size_t k)
     }
 }
 
-/* ---- weights
- * ------------------------------------------------------------------------------------------ */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* e^x for x <= 0, within 2e-15, and 3e-308 below -708 and for NaN: the same bits wherever doubles
  * are IEEE, and free of branches, for the vectoriser. */
@@ -187,8 +183,7 @@ static size_t select_weight(uint64_t *key, size_t n, float best, double inv_temp
     return hi;
 }
 
-/* ---- candidates
- * --------------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------ */
 
 /* Branch-free, for the vectoriser: nearly every block of a vocabulary has nothing to offer. */
 static bool any_above(const float *x, uint32_t n, float bar)
@@ -290,8 +285,7 @@ static size_t filter(struct bl_sampler *s, const float *x, float best)
     return nucleus ? select_weight(s->key, n, best, 1, s->top_p * total) : n;
 }
 
-/* ---- random numbers
- * ----------------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------- */
 
 /* splitmix64: any seed, 0 included, starts a good sequence. */
 static uint64_t next_random(uint64_t *state)
@@ -307,8 +301,7 @@ static double uniform(uint64_t *state)
     return (double)(next_random(state) >> 11) * 0x1p-53; /* [0, 1) */
 }
 
-/* ---- the sampler
- * -------------------------------------------------------------------------------------- */
+/* ---- the sampler ----------------------------------------------------------------------------- */
 
 static enum bl_status check_settings(const struct bl_sampling *p, uint32_t n_vocab)
 {

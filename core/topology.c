@@ -17,8 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* hwloc's time to build a synthetic machine grows with the square of its size: 16,384 take a
- * second. */
+/* hwloc builds a synthetic machine in the square of its size: a second for 16,384 processors. */
 enum { SYNTHETIC_PUS = 16384, XML_BYTES = 64 << 20 };
 
 /* A machine as hwloc sees it, and the part of it that threads may use. */
@@ -38,11 +37,9 @@ static uint32_t weight(hwloc_const_bitmap_t set)
     return n > 0 ? (uint32_t)n : 0;
 }
 
-/* ---- loading
- * ------------------------------------------------------------------------------------------ */
+/* ---- loading --------------------------------------------------------------------------------- */
 
-/* Product of the counts in "pack:2 core:4 pu:2", text in brackets apart; saturates at SYNTHETIC_PUS
- * + 1. */
+/* Product of the counts in "pack:2 core:4 pu:2", brackets apart; at most SYNTHETIC_PUS + 1. */
 static uint64_t synthetic_size(const char *text)
 {
     uint64_t product = 1;
@@ -181,8 +178,7 @@ static uint32_t count_units(const struct layout *l, hwloc_const_bitmap_t among)
     return n;
 }
 
-/* ---- performance and efficiency cores
- * ----------------------------------------------------------------- */
+/* ---- performance and efficiency cores -------------------------------------------------------- */
 
 struct kind {
     hwloc_bitmap_t set;
@@ -279,8 +275,9 @@ static enum bl_status layout_load(struct layout *l, const char *text)
     if (text)
         BL_TRY(set_source(l->topo, text));
     if (hwloc_topology_load(l->topo) != 0)
-        return bl_fail(text ? BL_EINVAL : BL_EUNAVAILABLE, "hwloc refuses %s: %s",
-                       text ? text : "this machine", strerror(errno));
+        return text ? bl_fail(BL_EINVAL, "topology %s: hwloc refuses it: %s", text, strerror(errno))
+                    : bl_fail(BL_EUNAVAILABLE, "hwloc cannot tell this machine: %s",
+                              strerror(errno));
     l->foreign = !hwloc_topology_is_thissystem(l->topo);
     l->unit = n_objects(l, HWLOC_OBJ_CORE) ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     BL_TRY(find_allowed(l));
@@ -290,8 +287,7 @@ static enum bl_status layout_load(struct layout *l, const char *text)
     return BL_OK;
 }
 
-/* ---- the count and its reason
- * ------------------------------------------------------------------------- */
+/* ---- the count and its reason ---------------------------------------------------------------- */
 
 struct sentence {
     char *text;
@@ -341,8 +337,7 @@ static void limit_threads(struct bl_threads *out, const struct bl_cgroup_cpu *gr
     }
 }
 
-/* n of the chosen units at even distances in hwloc's order, hence spread over packages and caches.
- */
+/* n of the chosen units at even distances in hwloc's order: spread over packages and caches. */
 static void spread(const struct layout *l, uint32_t n, int cpu[BL_MAX_CPUS])
 {
     uint32_t seen = 0, k = 0;
@@ -399,7 +394,7 @@ enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const
     limit_threads(&found.threads, &group, &s);
     for (size_t i = found.threads.n; i < BL_MAX_CPUS; i++)
         found.cpu[i] = -1;
-    if (l.chosen && !l.foreign)
+    if (l.n_fast && !l.foreign)
         spread(&l, found.threads.n, found.cpu);
     *out = found;
 out:
@@ -416,8 +411,7 @@ enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology,
     return BL_OK;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static bool meminfo_bytes(const char *text, const char *key, uint64_t *out)
 {

@@ -94,8 +94,7 @@ static void assert_no_memory_limit(void)
     assert_memory(UINT64_MAX, UINT64_MAX, "");
 }
 
-/* ---- CPU quota
- * ---------------------------------------------------------------------------------------- */
+/* ---- CPU quota ------------------------------------------------------------------------------- */
 
 static void v2_quota(void **state)
 {
@@ -179,8 +178,7 @@ static void senseless_quotas_warn(void **state)
     assert_int_equal(warnings, 1);
 }
 
-/* ---- finding the group
- * -------------------------------------------------------------------------------- */
+/* ---- finding the group ----------------------------------------------------------------------- */
 
 static void container_without_namespace(void **state)
 {
@@ -315,8 +313,7 @@ static void bad_roots_are_refused(void **state)
     assert_int_equal(bl_threads_choose(&threads, NULL, path), BL_EIO);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static void v2_memory(void **state)
 {
@@ -474,8 +471,7 @@ static void unusable_meminfo_asks_the_system(void **state)
     }
 }
 
-/* ---- threads
- * ------------------------------------------------------------------------------------------ */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void assert_threads(const char *quota, uint32_t n, const char *reason)
 {
@@ -528,8 +524,7 @@ static void quota_on_this_machine(void **state)
     }
 }
 
-/* ---- hostile contents
- * --------------------------------------------------------------------------------- */
+/* ---- hostile contents ------------------------------------------------------------------------ */
 
 static uint64_t seed;
 

@@ -38,8 +38,7 @@ static int32_t pick_once(struct bl_sampling p, const float *logits, uint32_t n)
     return id;
 }
 
-/* ---- the slow sampler
- * --------------------------------------------------------------------------------- */
+/* ---- the slow sampler ------------------------------------------------------------------------ */
 
 enum { MOST = 3000 };
 
@@ -166,8 +165,7 @@ static void picks_as_the_slow_one(void **state)
     }
 }
 
-/* ---- filters, seen through a temperature that makes what they keep equally likely
- * --------------------- */
+/* ---- filters, seen through a temperature that makes what they keep equally likely ------------ */
 
 static void assert_kept(struct bl_sampling p, const float *x, uint32_t n, uint32_t want, int draws)
 {
@@ -272,8 +270,7 @@ static void frequencies_are_probabilities(void **state)
     }
 }
 
-/* ---- seeds
- * -------------------------------------------------------------------------------------------- */
+/* ---- seeds ----------------------------------------------------------------------------------- */
 
 static void seeds_fix_the_text(void **state)
 {
@@ -300,8 +297,7 @@ static void seeds_fix_the_text(void **state)
     bl_sampler_destroy(c);
 }
 
-/* ---- greedy and odd logits
- * ---------------------------------------------------------------------------- */
+/* ---- greedy and odd logits ------------------------------------------------------------------- */
 
 static void greedy_takes_the_largest(void **state)
 {
@@ -351,8 +347,7 @@ static void extreme_ranges_stay_finite(void **state)
     assert_int_equal(pick_once((struct bl_sampling){.temp = 1, .top_p = 0.999999f}, x, 4), 1);
 }
 
-/* ---- repetition
- * --------------------------------------------------------------------------------------- */
+/* ---- repetition ------------------------------------------------------------------------------ */
 
 static void penalty_divides_and_multiplies(void **state)
 {
@@ -434,8 +429,7 @@ static void foreign_ids_are_ignored(void **state)
     bl_sampler_destroy(s);
 }
 
-/* ---- settings and memory
- * ------------------------------------------------------------------------------ */
+/* ---- settings and memory --------------------------------------------------------------------- */
 
 static void bad_settings_are_refused(void **state)
 {

@@ -19,8 +19,7 @@ static struct bl_cpus choose(const char *topology)
     return c;
 }
 
-/* ---- synthetic machines
- * ------------------------------------------------------------------------------- */
+/* ---- synthetic machines ---------------------------------------------------------------------- */
 
 static void described_machines(void **state)
 {
@@ -89,8 +88,7 @@ static void bad_texts_are_refused(void **state)
     assert_refused("/dev/null", BL_EINVAL);
 }
 
-/* ---- recorded machines
- * -------------------------------------------------------------------------------- */
+/* ---- recorded machines ----------------------------------------------------------------------- */
 
 static char xml_path[64];
 
@@ -280,8 +278,7 @@ static void damaged_xml_is_refused(void **state)
     }
 }
 
-/* ---- this machine
- * ------------------------------------------------------------------------------------- */
+/* ---- this machine ---------------------------------------------------------------------------- */
 
 static void assert_fits_mask(const struct bl_cpus *c, const cpu_set_t *mask)
 {
