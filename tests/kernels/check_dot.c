@@ -87,7 +87,9 @@ static const void *make_activations(struct context *c, uint8_t law, const struct
                                     bool from_start)
 {
     float *x = memory_take(c->mem, REGION_X, s->k * sizeof *x, from_start);
-    check_fill_floats(c, x, s->k, s->fill);
+    /* subnormal weights against small and against large activations, where they count */
+    const bool lift = s->fill == FILL_TINY && check_random(c) & 1;
+    check_fill_floats(c, x, s->k, lift ? FILL_LARGE : s->fill);
     if (law == BL_ACT_F32)
         return x;
     struct bl_act_block *a =

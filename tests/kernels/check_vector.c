@@ -56,6 +56,16 @@ static struct arrays *make_arrays(struct context *c, const struct shape *shape, 
 
 /* ---- activations: bit for bit ---- */
 
+/* Values within a rounding of the middle between two integers, for steps that are no power of two:
+ * who multiplies with the inverse of the step rounds some of them differently. */
+static void fill_ties(struct context *c, float *x, uint32_t n)
+{
+    const float step = check_uniform(c, 0.01f, 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const float middle = (float)(int)(check_random(c) % 253) - 126.5f;
+        x[i] = step * (i % 32 ? middle : 127);
+    }
+}
 static bool check_quantize(struct context *c, const struct subject *s, const struct shape *shape)
 {
     static struct bl_act_block want[MAX_N / 256 + 1];
@@ -67,9 +77,8 @@ static bool check_quantize(struct context *c, const struct subject *s, const str
     if (shape->fill == FILL_TINY) /* steps that are subnormal, or vanish */
         for (uint32_t i = 0; i < shape->k; i++)
             x[i] *= 0x1p-130f;
-    if (shape->fill == FILL_SPECIAL) /* ties: exact halves of the step */
-        for (uint32_t i = 0; i < shape->k; i++)
-            x[i] = i % 32 ? (float)(int)(check_random(c) % 253) - 126.5f : 127;
+    if (shape->fill == FILL_SPECIAL)
+        fill_ties(c, x, shape->k);
     (by_32 ? c->ref->quantize_32 : c->ref->quantize_256)(shape->k, want, x);
     (by_32 ? c->now->quantize_32 : c->now->quantize_256)(shape->k, got, x);
     if (!memory_frame_intact(c->mem, REGION_OUT))

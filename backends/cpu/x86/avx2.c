@@ -3,23 +3,32 @@
  * instruction set. */
 #include "avx2.h"
 
-/* Loops run over whole vectors and end with one masked vector: a mask load costs more than a plain
- * one. */
-BL_ALWAYS_INLINE __m256i lanes(uint32_t left)
-{
-    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(left < 8 ? (int)left : 8), index);
-}
+/* Loops run over whole vectors and end with a short one by way of a copy: masked stores are
+ * microcoded on some CPUs, and masked loads are not emulated without touching what is masked. */
 BL_ALWAYS_INLINE __m256 load_some(const float *p, uint32_t left)
 {
-    return left < 8 ? _mm256_maskload_ps(p, lanes(left)) : _mm256_loadu_ps(p);
+    if (left >= 8)
+        return _mm256_loadu_ps(p);
+    float tail[8] = {0};
+    memcpy(tail, p, left * sizeof *p);
+    return _mm256_loadu_ps(tail);
 }
 BL_ALWAYS_INLINE void store_some(float *p, uint32_t left, __m256 v)
 {
-    if (left < 8)
-        _mm256_maskstore_ps(p, lanes(left), v);
-    else
+    if (left >= 8) {
         _mm256_storeu_ps(p, v);
+        return;
+    }
+    float tail[8];
+    _mm256_storeu_ps(tail, v);
+    memcpy(p, tail, left * sizeof *p);
+}
+/* v with zeros from lane `left` on */
+BL_ALWAYS_INLINE __m256 first_lanes(__m256 v, uint32_t left)
+{
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i in = _mm256_cmpgt_epi32(_mm256_set1_epi32(left < 8 ? (int)left : 8), index);
+    return _mm256_and_ps(v, _mm256_castsi256_ps(in));
 }
 
 /* ---- activations: bit for bit what the scalar quantisers give ---- */
@@ -177,7 +186,7 @@ static float exp_sum(uint32_t n, float *x, float max)
     for (uint32_t i = 0; i < n; i += 8) {
         __m256 e = exp_vector(_mm256_sub_ps(load_some(x + i, n - i), top));
         store_some(x + i, n - i, e);
-        e = _mm256_and_ps(e, _mm256_castsi256_ps(lanes(n - i)));
+        e = first_lanes(e, n - i);
         sum_lo = _mm256_add_pd(sum_lo, lower_half(e));
         sum_hi = _mm256_add_pd(sum_hi, upper_half(e));
     }
