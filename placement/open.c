@@ -31,9 +31,6 @@ static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
     BL_TRY(kv_type("-ctv", opt->type_v, opt, &mo.type_v));
     BL_TRY(bl_gguf_open(&p->gguf, path));
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
-    if (p->model->opt.ctx_tokens > p->model->hp.n_ctx_train)
-        bl_warn("context of %llu tokens; the model was trained for %u",
-                (unsigned long long)p->model->opt.ctx_tokens, p->model->hp.n_ctx_train);
     enum bl_status st = bl_vocab_open(&p->vocab, p->gguf);
     if (st == BL_EUNAVAILABLE) {
         bl_warn("%s", bl_error());
