@@ -21,6 +21,7 @@ void gb_finish(struct gb *b)
 
 void gb_save(const struct gb *b, const char *path)
 {
+    remove(path); /* cutting an old file down to nothing makes some file systems write to disk */
     FILE *f = fopen(path, "wb");
     need(f != NULL, path);
     need(fwrite(b->p, 1, b->n, f) == b->n, path);
