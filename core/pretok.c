@@ -66,8 +66,8 @@ static const struct bl_pretok_kind kinds[N_KINDS] = {
          "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]+",
          "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"
          "\\x{3000}-\\x{3002}]+",
-         /* the model says \s+$ ; the look-behind changes no match, but a run is tried once and not
-            once per character */
+         /* the model says \s+$ ; the look-behind changes no match, but without JIT a run is tried
+            once and not once per character */
          "(?<!\\s)\\s+$",
          "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+",
          "\\p{N}+"}},

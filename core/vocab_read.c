@@ -242,7 +242,6 @@ static enum bl_status read_token(struct bl_vocab *v, const struct bl_vocab_sourc
         out[0] = (char)byte;
         n_out = 1;
     } else if (is_special(type)) { /* these stand in the text literally */
-        exact = exact && n_out == n && memcmp(out, s, n) == 0;
         memcpy(out, s, n);
         n_out = n;
     }

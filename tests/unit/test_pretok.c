@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
 
 static uint32_t seed = 99;
 
@@ -358,7 +359,8 @@ static enum bl_status count_piece(void *arg, const char *s, size_t n_bytes)
     return BL_OK;
 }
 
-static struct count count_run(const char *kind, const char *unit, size_t n_bytes)
+/* `unit` over and over, then `last`. */
+static struct count count_run(const char *kind, const char *unit, size_t n_bytes, const char *last)
 {
     struct bl_pretok *t = open_kind(kind);
     struct count c = {0};
@@ -366,6 +368,7 @@ static struct count count_run(const char *kind, const char *unit, size_t n_bytes
     assert_non_null(s);
     for (size_t i = 0; i < n_bytes; i++)
         s[i] = unit[i % strlen(unit)];
+    memcpy(s + n_bytes - strlen(last), last, strlen(last));
     assert_int_equal(bl_pretok_split(t, s, n_bytes, count_piece, &c), BL_OK);
     assert_int_equal(c.n_bytes, n_bytes);
     free(s);
@@ -378,27 +381,63 @@ static struct count count_run(const char *kind, const char *unit, size_t n_bytes
 static void test_slices(void **state)
 {
     (void)state;
-    struct count c = count_run("kimi-k2", "a", 60000);
+    struct count c = count_run("kimi-k2", "a", 60000, "");
     assert_int_equal(c.n_pieces, 1);
-    c = count_run("kimi-k2", "a", 4 << 20);
+    c = count_run("kimi-k2", "a", 4 << 20, "");
     assert_int_equal(c.longest, 64 << 10);
     c = count_run("kimi-k2",
                   "\xC3\xA9"
                   "aa\xE0\xA4\xA8",
-                  4 << 20); /* 7 bytes: slices end between characters */
+                  4 << 20, ""); /* 7 bytes: slices end between characters */
     assert_true(c.longest <= 64 << 10);
     assert_true(c.n_pieces <= 70);
 }
 
-/* White space that leads nowhere: each run is tried once. Quadratic, this would take hours. */
+/* White space that leads nowhere: each run is tried once. Quadratic, this would take minutes. */
 static void test_long_runs(void **state)
 {
     static const char *const units[] = {" ", "\n", " \n", "x ",          "1",
                                         "!", "A",  "\t ", "\xE3\x80\x80"};
+    static const char *const lasts[] = {"", "x", "1"};
     (void)state;
     for (uint32_t i = 0; bl_pretok_rule_at(i); i++)
-        for (size_t u = 0; u < BL_COUNT(units); u++)
-            count_run(bl_pretok_rule_at(i)->kind->name, units[u], 300000);
+        for (size_t u = 0; u < BL_COUNT(units) * BL_COUNT(lasts); u++) {
+            clock_t start = clock();
+            count_run(bl_pretok_rule_at(i)->kind->name, units[u % BL_COUNT(units)], 200000,
+                      lasts[u / BL_COUNT(units)]);
+            if (clock() - start > 5 * CLOCKS_PER_SEC) /* at most 0.1, jais-2 on spaces */
+                fail_msg("%s, text %zu", bl_pretok_rule_at(i)->kind->name, u);
+        }
+}
+
+/* The same where PCRE2 has no JIT: all matches of one pattern in 50,000 characters. */
+static void match_all(const char *pattern, const char *unit, const char *last)
+{
+    enum { N = 50000 };
+    static char s[N];
+    pcre2_code *c = compile(pattern);
+    pcre2_match_data *m = pcre2_match_data_create(1, NULL);
+    for (size_t i = 0; i < N; i++)
+        s[i] = unit[i % strlen(unit)];
+    memcpy(s + N - strlen(last), last, strlen(last));
+    clock_t start = clock();
+    for (size_t at = 0; at < N; at = pcre2_get_ovector_pointer(m)[1])
+        if (pcre2_match(c, (PCRE2_SPTR)s, N, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, m, NULL) < 0)
+            break;
+    if (clock() - start > 4 * CLOCKS_PER_SEC) /* quadratic: 10 seconds */
+        fail_msg("%s: slow", pattern);
+    pcre2_match_data_free(m);
+    pcre2_code_free(c);
+}
+
+static void test_interpreter(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; bl_pretok_rule_at(i); i++)
+        for (int k = 0; k < BL_PRETOK_STAGES && bl_pretok_rule_at(i)->kind->stage[k]; k++) {
+            match_all(bl_pretok_rule_at(i)->kind->stage[k], " ", "1");
+            match_all(bl_pretok_rule_at(i)->kind->stage[k], "A", "");
+        }
 }
 
 static enum bl_status stop_at_once(void *arg, const char *s, size_t n_bytes)
@@ -429,7 +468,7 @@ int main(void)
         cmocka_unit_test(test_other_kinds),     cmocka_unit_test(test_names),
         cmocka_unit_test(test_any_bytes),       cmocka_unit_test(test_bad_bytes_are_pieces),
         cmocka_unit_test(test_slices),          cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_callers_status),
+        cmocka_unit_test(test_interpreter),     cmocka_unit_test(test_callers_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

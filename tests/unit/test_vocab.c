@@ -206,6 +206,22 @@ static void test_spm_by_hand(void **state)
     bl_vocab_close(v);
 }
 
+static void both_zeros(struct vb *b)
+{
+    vb_word(b, "ba", VB_NORMAL, -0.0f); /* 269 */
+    vb_word(b, "ab", VB_NORMAL, 0.0f);  /* 270 */
+}
+
+/* Scores of 0 and -0 are equal, and of equal ones the leftmost merges. */
+static void test_spm_zero_scores(void **state)
+{
+    struct bl_vocab *v = open_small_llama(both_zeros);
+    (void)state;
+    CHECK(v, "bab", 0, 259, 269, 3 + 'b');
+    CHECK(v, "bbab", 0, 259, 3 + 'b', 269, 3 + 'b');
+    bl_vocab_close(v);
+}
+
 static void no_prefix_add_eos(struct vb *b)
 {
     vb_key_int(b, "tokenizer.ggml.add_space_prefix", GB_BOOL, 0);
@@ -425,6 +441,29 @@ static void test_bpe_variants(void **state)
     bl_vocab_close(v);
 }
 
+static void user_defined(struct vb *b)
+{
+    vb_word(b,
+            "\xC4\xA0"
+            "a",
+            VB_USER, 0); /* 261: two characters and a letter, not a space */
+    vb_merge(b, "\xC4\xA0 a", 4);
+}
+
+/* User-defined tokens stand for their letters; that these spell something else in the alphabet is
+ * an accident. */
+static void test_bpe_user_defined(void **state)
+{
+    struct bl_vocab *v = open_bpe("qwen2", true, user_defined);
+    (void)state;
+    CHECK(v, " a", 0, ' ', 'a');
+    CHECK(v,
+          "\xC4\xA0"
+          "a",
+          0, 261);
+    bl_vocab_close(v);
+}
+
 /* A vocabulary without all bytes loses what it cannot spell, and nothing else. */
 static void test_bpe_missing_bytes(void **state)
 {
@@ -571,6 +610,24 @@ static void test_ids_beyond_the_vocabulary(void **state)
     bl_vocab_close(v);
 }
 
+static void idle_merges(struct vb *b)
+{
+    vb_merge(b, "ab xy", 5);
+    vb_merge(b, "zz a", 4);
+}
+
+static void test_idle_merges_are_said(void **state)
+{
+    (void)state;
+    n_warnings = 0;
+    bl_log_set(count_warning, NULL, BL_LOG_WARN);
+    struct bl_vocab *v = open_bpe("qwen2", true, idle_merges);
+    bl_log_set(NULL, NULL, BL_LOG_ERROR);
+    assert_int_equal(n_warnings, 1);
+    assert_non_null(strstr(warning, "tokenizer.ggml.merges: 2 of 6"));
+    bl_vocab_close(v);
+}
+
 static void bos_id(struct vb *b)
 {
     vb_key_int(b, "tokenizer.ggml.bos_token_id", GB_U32, 259);
@@ -699,6 +756,13 @@ static void test_end_exceptions(void **state)
     vb_word(&b, "<|tool_response>", VB_CONTROL, 0);
     check_ends(&b, "010101");
     vb_finish(&b);
+    b = (struct vb){.model = "gpt2", .pre = "gpt-4o"};
+    vb_byte_alphabet(&b);
+    vb_word(&b, "<|end|>", VB_CONTROL, 0);
+    vb_word(&b, "</s>", VB_CONTROL, 0);
+    vb_word(&b, "<|tool_response>", VB_CONTROL, 0);
+    check_ends(&b, "101");
+    vb_finish(&b);
 }
 
 /* ---- cost ---- */
@@ -800,17 +864,20 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spm_merges),
         cmocka_unit_test(test_spm_by_hand),
+        cmocka_unit_test(test_spm_zero_scores),
         cmocka_unit_test(test_spm_keys),
         cmocka_unit_test(test_spm_without_bytes),
         cmocka_unit_test(test_spm_without_types),
         cmocka_unit_test(test_bpe_merges),
         cmocka_unit_test(test_byte_alphabet),
         cmocka_unit_test(test_bpe_variants),
+        cmocka_unit_test(test_bpe_user_defined),
         cmocka_unit_test(test_bpe_missing_bytes),
         cmocka_unit_test(test_gemma4),
         cmocka_unit_test(test_specials_longest_first),
         cmocka_unit_test(test_phi3_strips),
         cmocka_unit_test(test_ids_beyond_the_vocabulary),
+        cmocka_unit_test(test_idle_merges_are_said),
         cmocka_unit_test(test_what_goes_around),
         cmocka_unit_test(test_end_by_text),
         cmocka_unit_test(test_end_by_id),
