@@ -95,7 +95,8 @@ int32_t bl_vocab_bos(const struct bl_vocab *);              /* -1 = none */
 enum bl_status bl_tokenize(const struct bl_vocab *, const char *text, size_t n_bytes, unsigned flags,
                            int32_t **ids, size_t *n_ids);
 /* Bytes ready to print after `id`; never splits a UTF-8 sequence. The string is borrowed until the next call.
- * special: print control tokens literally. */
+ * special: print control tokens literally. A sequence that begins with BOS loses the space that tokenising put
+ * before its text; one that does not continues a text and keeps it. */
 enum bl_status bl_text_create(struct bl_text **out, const struct bl_vocab *, bool special);
 void bl_text_destroy(struct bl_text *);
 enum bl_status bl_text_push(struct bl_text *, int32_t id, const char **bytes, size_t *n_bytes);

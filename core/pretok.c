@@ -142,7 +142,7 @@ const struct bl_pretok_rule *bl_pretok_rule_at(uint32_t i)
 const char *bl_pretok_kind_names(void)
 {
     return "llama-bpe, qwen2, qwen35, deepseek-v3, gpt-4o, gpt-2, smollm, deepseek-llm, default, "
-           "kimi-k2, tekken, gemma4 and their aliases";
+           "kimi-k2, tekken, minicpm5, jais-2 and their aliases";
 }
 
 /* ---- compiled form ---- */

@@ -61,16 +61,14 @@ int32_t bl_vocab_find(const struct bl_vocab *v, const struct bl_token_table *t, 
     return slot ? (int32_t)*slot - 1 : -1;
 }
 
-enum bl_status bl_vocab_index(struct bl_vocab *v, struct bl_token_table *t, int32_t id)
+bool bl_vocab_index(struct bl_vocab *v, struct bl_token_table *t, int32_t id)
 {
     uint32_t n;
     const char *s = bl_vocab_piece(v, id, &n);
     uint32_t *slot = table_slot(v, t, s, n);
-    if (!slot)
-        return bl_fail(BL_EFORMAT, "tokenizer.ggml.tokens[%d]: too many texts share a hash", id);
-    if (*slot == 0)
+    if (slot && *slot == 0)
         *slot = (uint32_t)id + 1;
-    return BL_OK;
+    return slot != NULL;
 }
 
 static uint32_t *merge_slot(const struct bl_vocab *v, int32_t left, int32_t right)
@@ -96,14 +94,12 @@ int64_t bl_vocab_merge_rank(const struct bl_vocab *v, int32_t left, int32_t righ
     return slot ? (int64_t)*slot - 1 : -1;
 }
 
-enum bl_status bl_vocab_index_merge(struct bl_vocab *v, uint32_t rank)
+bool bl_vocab_index_merge(struct bl_vocab *v, uint32_t rank)
 {
     uint32_t *slot = merge_slot(v, v->merge[rank].left, v->merge[rank].right);
-    if (!slot)
-        return bl_fail(BL_EFORMAT, "tokenizer.ggml.merges[%u]: too many pairs share a hash", rank);
-    if (*slot == 0)
+    if (slot && *slot == 0)
         *slot = rank + 1;
-    return BL_OK;
+    return slot != NULL;
 }
 
 /* ---- the block ---- */

@@ -83,16 +83,17 @@ static inline bool bl_vocab_text_is(const char *s, uint64_t n_bytes, const char 
     return n_bytes == strlen(word) && memcmp(s, word, n_bytes) == 0;
 }
 int32_t bl_vocab_find(const struct bl_vocab *, const struct bl_token_table *, const char *s, size_t n_bytes);
-/* Adds `id` unless its text is there already. BL_EFORMAT: texts made to collide. */
-enum bl_status bl_vocab_index(struct bl_vocab *, struct bl_token_table *, int32_t id);
+/* Adds `id` unless its text is there already. false: too many texts share its hash, which is no accident. */
+bool bl_vocab_index(struct bl_vocab *, struct bl_token_table *, int32_t id);
 /* Rank of the merge of two tokens, -1 = they do not merge. */
 int64_t bl_vocab_merge_rank(const struct bl_vocab *, int32_t left, int32_t right);
 /* Makes merge[rank] known to bl_vocab_merge_rank unless its pair is known already. */
-enum bl_status bl_vocab_index_merge(struct bl_vocab *, uint32_t rank);
+bool bl_vocab_index_merge(struct bl_vocab *, uint32_t rank);
 
 /* ---- vocab_read.c: the file's arrays ---- */
 
 struct bl_vocab_source { /* the header's view, checked for type and length */
+    const char *file; /* for messages */
     enum bl_vocab_kind kind;
     const struct bl_pretok_rule *rule; /* NULL for SPM */
     const struct bl_kv *tokens, *types, *scores, *merges;

@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "gguf.h"
@@ -15,6 +17,20 @@
 #define KEY_TYPES "tokenizer.ggml.token_type"
 #define KEY_SCORES "tokenizer.ggml.scores"
 #define KEY_MERGES "tokenizer.ggml.merges"
+
+/* "file: what", as the reader of the container says it. */
+static enum bl_status fail(const struct bl_vocab_source *src, enum bl_status code, const char *fmt,
+                           ...) BL_PRINTF(3, 4);
+static enum bl_status fail(const struct bl_vocab_source *src, enum bl_status code, const char *fmt,
+                           ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return bl_fail(code, "%s: %s", src->file, text);
+}
 
 /* ---- what kind of vocabulary ---- */
 
@@ -35,8 +51,8 @@ static enum bl_status read_kind(struct bl_vocab_source *src, const struct bl_ggu
     uint64_t n = 0;
     BL_TRY(bl_gguf_str(g, "tokenizer.ggml.model", false, &s, &n));
     if (!s || bl_vocab_text_is(s, n, "none") || bl_vocab_text_is(s, n, "no_vocab"))
-        return bl_fail(BL_EUNAVAILABLE, "the file has no vocabulary (tokenizer.ggml.model is %s)",
-                       s ? "'none'" : "missing");
+        return fail(src, BL_EUNAVAILABLE, "has no vocabulary (tokenizer.ggml.model is %s)",
+                    s ? "'none'" : "missing");
     if (bl_vocab_text_is(s, n, "llama"))
         src->kind = BL_VOCAB_SPM;
     else if (bl_vocab_text_is(s, n, "gpt2"))
@@ -44,9 +60,9 @@ static enum bl_status read_kind(struct bl_vocab_source *src, const struct bl_ggu
     else if (bl_vocab_text_is(s, n, "gemma4"))
         src->kind = BL_VOCAB_BPE_UTF8;
     else
-        return bl_fail(BL_EUNSUPPORTED,
-                       "tokenizer.ggml.model '%s' is not supported; llama, gpt2 and gemma4 are",
-                       show(shown, s, n));
+        return fail(src, BL_EUNSUPPORTED,
+                    "tokenizer.ggml.model '%s' is not supported; llama, gpt2 and gemma4 are",
+                    show(shown, s, n));
     return BL_OK;
 }
 
@@ -66,41 +82,44 @@ static enum bl_status read_rule(struct bl_vocab_source *src, const struct bl_ggu
         n = strlen(s);
     }
     src->rule = bl_pretok_rule_find(s, (size_t)n);
-    bool characters = src->rule && bl_vocab_text_is("gemma4", 6, src->rule->kind->name);
-    if (!src->rule || characters != (src->kind == BL_VOCAB_BPE_UTF8))
-        return bl_fail(BL_EUNSUPPORTED, "tokenizer.ggml.pre '%s' is not supported; %s are",
-                       show(shown, s, n), bl_pretok_kind_names());
+    if (src->rule && src->kind == BL_VOCAB_BPE && bl_vocab_text_is(s, n, "gemma4"))
+        return fail(src, BL_EUNSUPPORTED,
+                    "tokenizer.ggml.pre 'gemma4' needs tokenizer.ggml.model 'gemma4', not 'gpt2'");
+    if (!src->rule)
+        return fail(src, BL_EUNSUPPORTED, "tokenizer.ggml.pre '%s' is not supported; %s are",
+                    show(shown, s, n), bl_pretok_kind_names());
     return BL_OK;
 }
 
 /* ---- the arrays, by length and type ---- */
 
-static enum bl_status find_strings(const struct bl_gguf *g, const char *key,
-                                   const struct bl_kv **out)
+static enum bl_status find_strings(const struct bl_vocab_source *src, const struct bl_gguf *g,
+                                   const char *key, const struct bl_kv **out)
 {
     *out = bl_gguf_find(g, key);
     if (*out && ((*out)->type != BL_VAL_ARRAY || (*out)->item != BL_VAL_STRING))
-        return bl_fail(BL_EFORMAT, "%s is not an array of strings", key);
+        return fail(src, BL_EFORMAT, "%s is not an array of strings", key);
     if (*out && (*out)->n > INT32_MAX)
-        return bl_fail(BL_EFORMAT, "%s has %" PRIu64 " elements; ids are 31 bits", key, (*out)->n);
+        return fail(src, BL_EFORMAT, "%s has %" PRIu64 " elements; ids are 31 bits", key,
+                    (*out)->n);
     if (*out && (*out)->data_bytes - 8 * (*out)->n > UINT32_MAX)
-        return bl_fail(BL_EFORMAT, "%s holds more than 4 GiB of text", key);
+        return fail(src, BL_EFORMAT, "%s holds more than 4 GiB of text", key);
     return BL_OK;
 }
 
 /* An array of 4-byte numbers with one element for every token. */
-static enum bl_status find_numbers(const struct bl_gguf *g, const char *key, bool real,
-                                   uint32_t n_tokens, const struct bl_kv **out)
+static enum bl_status find_numbers(const struct bl_vocab_source *src, const struct bl_gguf *g,
+                                   const char *key, bool real, const struct bl_kv **out)
 {
     const struct bl_kv *kv = *out = bl_gguf_find(g, key);
     if (!kv)
         return BL_OK;
     bool fits = real ? kv->item == BL_VAL_F32 : kv->item == BL_VAL_I32 || kv->item == BL_VAL_U32;
     if (kv->type != BL_VAL_ARRAY || !fits)
-        return bl_fail(BL_EFORMAT, "%s is not an array of %s", key, real ? "f32" : "i32");
-    if (kv->n < n_tokens)
-        return bl_fail(BL_EFORMAT, "%s has %" PRIu64 " elements for %" PRIu32 " tokens", key, kv->n,
-                       n_tokens);
+        return fail(src, BL_EFORMAT, "%s is not an array of %s", key, real ? "f32" : "i32");
+    if (kv->n < src->n_tokens)
+        return fail(src, BL_EFORMAT, "%s has %" PRIu64 " elements for %" PRIu32 " tokens", key,
+                    kv->n, src->n_tokens);
     return BL_OK;
 }
 
@@ -121,8 +140,8 @@ static enum bl_status check_types(struct bl_vocab_source *src)
     for (uint32_t i = 0; i < src->n_tokens; i++) {
         unsigned type = type_of(src, i);
         if (type > BL_TOKEN_BYTE)
-            return bl_fail(BL_EFORMAT, KEY_TYPES "[%" PRIu32 "] is %d; 0 to 6 are known", i,
-                           (int)type);
+            return fail(src, BL_EFORMAT, KEY_TYPES "[%" PRIu32 "] is %d; 0 to 6 are known", i,
+                        (int)type);
         src->n_specials += is_special(type);
     }
     return BL_OK;
@@ -130,23 +149,23 @@ static enum bl_status check_types(struct bl_vocab_source *src)
 
 enum bl_status bl_vocab_source_read(struct bl_vocab_source *src, const struct bl_gguf *g)
 {
-    *src = (struct bl_vocab_source){0};
+    *src = (struct bl_vocab_source){.file = bl_path_tail(bl_gguf_path(g))};
     BL_TRY(read_kind(src, g));
-    BL_TRY(find_strings(g, KEY_TOKENS, &src->tokens));
+    BL_TRY(find_strings(src, g, KEY_TOKENS, &src->tokens));
     if (!src->tokens || src->tokens->n == 0)
-        return bl_fail(BL_EUNAVAILABLE, "the file has no vocabulary (" KEY_TOKENS " is %s)",
-                       src->tokens ? "empty" : "missing");
+        return fail(src, BL_EUNAVAILABLE, "has no vocabulary (" KEY_TOKENS " is %s)",
+                    src->tokens ? "empty" : "missing");
     src->n_tokens = (uint32_t)src->tokens->n;
     BL_TRY(read_rule(src, g));
-    BL_TRY(find_numbers(g, KEY_TYPES, false, src->n_tokens, &src->types));
+    BL_TRY(find_numbers(src, g, KEY_TYPES, false, &src->types));
     BL_TRY(check_types(src));
     if (src->kind == BL_VOCAB_SPM) {
-        BL_TRY(find_numbers(g, KEY_SCORES, true, src->n_tokens, &src->scores));
+        BL_TRY(find_numbers(src, g, KEY_SCORES, true, &src->scores));
         if (!src->scores)
-            return bl_fail(BL_EFORMAT, KEY_SCORES " is missing; a llama vocabulary merges by it");
+            return fail(src, BL_EFORMAT, KEY_SCORES " is missing; a llama vocabulary merges by it");
         return BL_OK;
     }
-    BL_TRY(find_strings(g, KEY_MERGES, &src->merges));
+    BL_TRY(find_strings(src, g, KEY_MERGES, &src->merges));
     src->n_merges = src->merges ? (uint32_t)src->merges->n : 0;
     return BL_OK;
 }
@@ -237,7 +256,7 @@ static enum bl_status read_token(struct bl_vocab *v, const struct bl_vocab_sourc
         type = BL_TOKEN_BYTE; /* a file without types still means them */
     size_t n_out = spell(v->kind, out, s, n, &exact);
     if (type == BL_TOKEN_BYTE && byte < 0)
-        return bl_fail(BL_EFORMAT, KEY_TOKENS "[%" PRIu32 "] is a byte token but not <0xHH>", i);
+        return fail(src, BL_EFORMAT, KEY_TOKENS "[%" PRIu32 "] is a byte token but not <0xHH>", i);
     if (type == BL_TOKEN_BYTE) {
         out[0] = (char)byte;
         n_out = 1;
@@ -260,11 +279,19 @@ static bool found_by_text(const struct bl_vocab *v, uint32_t i)
            !(v->attr[i] & BL_TOKEN_INEXACT) && v->start[i + 1] > v->start[i];
 }
 
-static enum bl_status index_tokens(struct bl_vocab *v)
+static enum bl_status index_token(struct bl_vocab *v, const struct bl_vocab_source *src,
+                                  struct bl_token_table *t, uint32_t i)
+{
+    if (!bl_vocab_index(v, t, (int32_t)i))
+        return fail(src, BL_EFORMAT, KEY_TOKENS "[%" PRIu32 "]: too many texts share a hash", i);
+    return BL_OK;
+}
+
+static enum bl_status index_tokens(struct bl_vocab *v, const struct bl_vocab_source *src)
 {
     for (uint32_t i = 0; i < v->n_tokens; i++)
         if (found_by_text(v, i))
-            BL_TRY(bl_vocab_index(v, &v->by_text, (int32_t)i));
+            BL_TRY(index_token(v, src, &v->by_text, i));
     for (int b = 0; b < 256; b++) {
         char c = (char)b;
         v->byte_id[b] = v->kind == BL_VOCAB_BPE ? bl_vocab_find(v, &v->by_text, &c, 1) : -1;
@@ -285,7 +312,7 @@ static int by_key(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static enum bl_status index_specials(struct bl_vocab *v)
+static enum bl_status index_specials(struct bl_vocab *v, const struct bl_vocab_source *src)
 {
     uint32_t k = 0;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
@@ -297,7 +324,7 @@ static enum bl_status index_specials(struct bl_vocab *v)
         v->special[k++] = (uint64_t)~n << 32 | i;
         v->special_first[(unsigned char)s[0] / 64] |= UINT64_C(1) << ((unsigned char)s[0] % 64);
         v->has_user_defined |= type == BL_TOKEN_USER_DEFINED;
-        BL_TRY(bl_vocab_index(v, &v->by_special, (int32_t)i));
+        BL_TRY(index_token(v, src, &v->by_special, i));
     }
     v->n_specials = k;
     qsort(v->special, k, sizeof *v->special, by_key);
@@ -310,8 +337,8 @@ enum bl_status bl_vocab_read_tokens(struct bl_vocab *v, const struct bl_vocab_so
     const char *s;
     for (uint32_t i = 0; i < v->n_tokens && bl_gguf_next_string(src->tokens, &cursor, &s, &n); i++)
         BL_TRY(read_token(v, src, i, s, (size_t)n));
-    BL_TRY(index_tokens(v));
-    return index_specials(v);
+    BL_TRY(index_tokens(v, src));
+    return index_specials(v, src);
 }
 
 /* ---- scores and merges ---- */
@@ -331,7 +358,7 @@ enum bl_status bl_vocab_read_scores(struct bl_vocab *v, const struct bl_vocab_so
         float score;
         memcpy(&score, (const char *)src->scores->data + 4 * (size_t)i, sizeof score);
         if (isnan(score))
-            return bl_fail(BL_EFORMAT, KEY_SCORES "[%" PRIu32 "] is not a number", i);
+            return fail(src, BL_EFORMAT, KEY_SCORES "[%" PRIu32 "] is not a number", i);
         v->priority[i] = score_priority(score);
     }
     return BL_OK;
@@ -339,14 +366,14 @@ enum bl_status bl_vocab_read_scores(struct bl_vocab *v, const struct bl_vocab_so
 
 /* One "left right": the separator is the first space after the first byte. A merge of texts that
  * are no tokens can never happen and is left out; its rank stays. */
-static enum bl_status read_merge(struct bl_vocab *v, uint32_t rank, const char *s, size_t n,
-                                 char *scratch, uint32_t *n_idle)
+static enum bl_status read_merge(struct bl_vocab *v, const struct bl_vocab_source *src,
+                                 uint32_t rank, const char *s, size_t n, char *scratch)
 {
     struct bl_merge *m = &v->merge[rank];
     const char *space = n > 1 ? memchr(s + 1, ' ', n - 1) : NULL;
     if (!space || space == s + n - 1)
-        return bl_fail(BL_EFORMAT, KEY_MERGES "[%" PRIu32 "] is not two parts with a space between",
-                       rank);
+        return fail(src, BL_EFORMAT,
+                    KEY_MERGES "[%" PRIu32 "] is not two parts with a space between", rank);
     bool exact = true;
     size_t left = spell(v->kind, scratch, s, (size_t)(space - s), &exact);
     size_t right = spell(v->kind, scratch + left, space + 1, (size_t)(s + n - space) - 1, &exact);
@@ -355,9 +382,10 @@ static enum bl_status read_merge(struct bl_vocab *v, uint32_t rank, const char *
         .right = bl_vocab_find(v, &v->by_text, scratch + left, right),
         .result = bl_vocab_find(v, &v->by_text, scratch, left + right),
     };
-    if (exact && m->left >= 0 && m->right >= 0)
-        return bl_vocab_index_merge(v, rank);
-    ++*n_idle;
+    if (!exact || m->left < 0 || m->right < 0)
+        *m = (struct bl_merge){-1, -1, -1};
+    else if (!bl_vocab_index_merge(v, rank))
+        return fail(src, BL_EFORMAT, KEY_MERGES "[%" PRIu32 "]: too many pairs share a hash", rank);
     return BL_OK;
 }
 
@@ -373,11 +401,13 @@ enum bl_status bl_vocab_read_merges(struct bl_vocab *v, const struct bl_vocab_so
         longest = n > longest ? n : longest;
     char *scratch = bl_calloc((size_t)longest, 1);
     if (!scratch)
-        return bl_fail(BL_ENOMEM, "vocabulary: out of memory for a merge of %" PRIu64 " bytes",
-                       longest);
+        return fail(src, BL_ENOMEM, "vocabulary: out of memory for a merge of %" PRIu64 " bytes",
+                    longest);
     for (cursor = 0; !st && bl_gguf_next_string(src->merges, &cursor, &s, &n); rank++)
-        st = read_merge(v, rank, s, (size_t)n, scratch, &n_idle);
+        st = read_merge(v, src, rank, s, (size_t)n, scratch);
     free(scratch);
+    for (rank = 0; !st && rank < v->n_merges; rank++)
+        n_idle += v->merge[rank].left < 0;
     if (n_idle)
         bl_warn(KEY_MERGES ": %" PRIu32 " of %" PRIu32 " join texts that are no tokens", n_idle,
                 v->n_merges);

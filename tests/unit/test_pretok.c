@@ -304,7 +304,7 @@ static void test_names(void **state)
     assert_null(bl_pretok_rule_find("dbrx smaug-bpe", 14));
     assert_null(bl_pretok_rule_find("", 0));
     for (uint32_t i = 0; (r = bl_pretok_rule_at(i)); i++)
-        if (strcmp(r->kind->name, "minicpm5") && strcmp(r->kind->name, "jais-2"))
+        if (strcmp(r->kind->name, "gemma4")) /* goes with its model, not with a name */
             assert_non_null(strstr(bl_pretok_kind_names(), r->kind->name));
 }
 
