@@ -34,6 +34,8 @@ struct rig {
     uint8_t *arena; /* where activations lie once packed */
     uint64_t *experts[RIG_VALUES];
     struct bl_mem mem_scratch, mem_params;
+    struct bl_bound *bound;
+    uint64_t *addr;
     struct rig_step step;
     uint32_t first;  /* node that the segment begins with */
     bl_val out[2];   /* what a test looks at; 0 = none */
@@ -84,6 +86,8 @@ static inline void rig_close(struct rig *r)
         free(r->experts[v]);
     }
     free(r->arena);
+    free(r->bound);
+    free(r->addr);
     free(r->mem_scratch.host);
     free(r->mem_params.host);
     bl_graph_finish(&r->g);
@@ -260,26 +264,30 @@ static inline uint64_t rig_address(struct rig *r, const struct bl_node *n, unsig
     return (uintptr_t)r->experts[v];
 }
 
-/* The segment of nodes [r->first, end); the caller frees it. */
-static inline enum bl_status rig_build(struct rig *r, struct bl_segment **out)
+/* Addresses for nodes [r->first, end). */
+static inline void rig_bind(struct rig *r)
 {
     const uint32_t n = r->g.n_nodes - r->first;
-    struct bl_bound *bound = calloc(n, sizeof *bound);
-    uint64_t *addr = calloc(n, 16 * sizeof *addr);
+    free(r->bound);
+    free(r->addr);
+    r->bound = calloc(n, sizeof *r->bound);
+    r->addr = calloc(n, 16 * sizeof *r->addr);
     for (uint32_t i = 0; i < n; i++) {
         const struct bl_node *node = &r->g.nodes[r->first + i];
-        uint64_t *src = addr + 16 * i, *dst = src + 14;
-        bound[i] = (struct bl_bound){node, src, dst};
+        uint64_t *src = r->addr + 16 * i, *dst = src + 14;
+        r->bound[i] = (struct bl_bound){node, src, dst};
         for (unsigned s = 0; s < node->n_src; s++)
             src[s] = rig_address(r, node, s);
         for (unsigned d = 0; d < node->n_dst; d++)
             dst[d] = (uintptr_t)r->data[node->dst[d]];
     }
-    const enum bl_status st =
-        r->dev->ops->segment_build(r->dev, &r->g, bound, n, &r->mem_scratch, &r->mem_params, out);
-    free(bound);
-    free(addr);
-    return st;
+}
+
+/* Their segment, once bound; the caller frees it. */
+static inline enum bl_status rig_build(struct rig *r, struct bl_segment **out)
+{
+    return r->dev->ops->segment_build(r->dev, &r->g, r->bound, r->g.n_nodes - r->first, &r->mem_scratch,
+                                      &r->mem_params, out);
 }
 
 static inline enum bl_status rig_join(struct rig *r)
@@ -293,6 +301,7 @@ static inline enum bl_status rig_run(struct rig *r)
 {
     struct bl_segment *seg;
     rig_params(r);
+    rig_bind(r);
     enum bl_status st = rig_build(r, &seg);
     if (st)
         return st;

@@ -194,28 +194,32 @@ static float *partial_of(const struct attention_args *a, uint32_t t, uint32_t he
            (((size_t)t * a->at.n_head + head) * a->n_splits + split) * a->partial_floats;
 }
 
+/* One split of one key head for one token. */
+static void few_unit(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t t,
+                     uint32_t kv, uint32_t split)
+{
+    const struct work w = work_of(a, job->ith);
+    const struct view v = view_of(a, job->params, t), part = cut(v, a, split);
+    find_rows(a, &w, part);
+    for (uint32_t head = kv * a->group; head < (kv + 1) * a->group; head++) {
+        float *p = partial_of(a, t, head, split - v.first / a->split);
+        const struct running r = attend(a, job->kernels, &w, t, head, 0, part.end - part.first, p);
+        p[a->at.dv] = r.max;
+        p[a->at.dv + 1] = r.sum;
+    }
+}
+
 static void few_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct attention_args *a = args;
-    const struct work w = work_of(a, job->ith);
     uint32_t unit = 0;
     for (uint32_t t = 0; t < job->params->n_tok; t++) {
         const struct view v = view_of(a, job->params, t);
-        const uint32_t s0 = v.first / a->split, s1 = (v.end - 1) / a->split;
+        const uint32_t last = (v.end - 1) / a->split;
         for (uint32_t kv = 0; kv < a->at.n_head_kv; kv++)
-            for (uint32_t s = s0; s <= s1; s++) {
-                if (unit++ % job->nth != job->ith)
-                    continue;
-                const struct view part = cut(v, a, s);
-                find_rows(a, &w, part);
-                for (uint32_t head = kv * a->group; head < (kv + 1) * a->group; head++) {
-                    float *p = partial_of(a, t, head, s - s0);
-                    const struct running r =
-                        attend(a, job->kernels, &w, t, head, 0, part.end - part.first, p);
-                    p[a->at.dv] = r.max;
-                    p[a->at.dv + 1] = r.sum;
-                }
-            }
+            for (uint32_t split = v.first / a->split; split <= last; split++)
+                if (unit++ % job->nth == job->ith)
+                    few_unit(a, job, t, kv, split);
     }
 }
 
@@ -243,40 +247,50 @@ static void merge_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- many tokens ---- */
 
-/* Tokens [t0, t1) of one sequence, one key head. */
-static void run_sequence(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t kv,
-                         uint32_t t0, uint32_t t1)
+/* Tokens of one sequence, [t0, t1), and one key head, which a thread takes through all splits. */
+struct block {
+    struct work w;
+    uint32_t kv, t0, t1;
+};
+
+/* The rows of `part` are found: adds them to what token t has so far. */
+static void add_split(const struct attention_args *a, const struct bl_cpu_job *job,
+                      const struct block *b, uint32_t t, uint32_t split, struct view part)
 {
-    const struct work w = work_of(a, job->ith);
-    struct view all = view_of(a, job->params, t0);
-    for (uint32_t t = t0 + 1; t < t1; t++) {
+    const struct view v = view_of(a, job->params, t);
+    const uint32_t first = v.first / a->split, last = (v.end - 1) / a->split;
+    if (split < first || split > last)
+        return;
+    const struct view mine = cut(v, a, split);
+    for (uint32_t g = 0; g < a->group; g++) {
+        const uint32_t head = b->kv * a->group + g;
+        struct running *r = &b->w.run[(t - b->t0) * a->group + g];
+        float *y = out_of(a, t, head), *acc = split == first ? y : b->w.acc;
+        const struct running p = attend(a, job->kernels, &b->w, t, head, mine.first - part.first,
+                                        mine.end - mine.first, acc);
+        if (split == first)
+            *r = p;
+        else
+            merge(a->at.dv, r, y, p, acc);
+        if (split == last)
+            finish(a, *r, head, y);
+    }
+}
+
+static void run_block(const struct attention_args *a, const struct bl_cpu_job *job,
+                      const struct block *b)
+{
+    struct view all = view_of(a, job->params, b->t0);
+    for (uint32_t t = b->t0 + 1; t < b->t1; t++) {
         const struct view v = view_of(a, job->params, t);
         all.first = v.first < all.first ? v.first : all.first;
         all.end = v.end > all.end ? v.end : all.end;
     }
-    for (uint32_t s = all.first / a->split; s <= (all.end - 1) / a->split; s++) {
-        const struct view part = cut(all, a, s);
-        find_rows(a, &w, part);
-        for (uint32_t t = t0; t < t1; t++) {
-            const struct view v = view_of(a, job->params, t);
-            if (s < v.first / a->split || s > (v.end - 1) / a->split)
-                continue;
-            const struct view mine = cut(v, a, s);
-            for (uint32_t g = 0; g < a->group; g++) {
-                const uint32_t head = kv * a->group + g, n = mine.end - mine.first;
-                struct running *r = &w.run[(t - t0) * a->group + g];
-                const bool first = s == v.first / a->split;
-                float *y = out_of(a, t, head), *acc = first ? y : w.acc;
-                const struct running p =
-                    attend(a, job->kernels, &w, t, head, mine.first - part.first, n, acc);
-                if (first)
-                    *r = p;
-                else
-                    merge(a->at.dv, r, y, p, acc);
-                if (s == (v.end - 1) / a->split)
-                    finish(a, *r, head, y);
-            }
-        }
+    for (uint32_t split = all.first / a->split; split <= (all.end - 1) / a->split; split++) {
+        const struct view part = cut(all, a, split);
+        find_rows(a, &b->w, part);
+        for (uint32_t t = b->t0; t < b->t1; t++)
+            add_split(a, job, b, t, split, part);
     }
 }
 
@@ -293,16 +307,17 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct attention_args *a = args;
     const uint32_t n_tok = job->params->n_tok;
+    struct block b = {.w = work_of(a, job->ith)};
     uint32_t unit = 0;
     /* Late tokens see more keys: dealt in turn, not in contiguous shares. */
     for (uint32_t t = 0; t < n_tok; t += BLOCK_TOKENS) {
         const uint32_t end = n_tok - t < BLOCK_TOKENS ? n_tok : t + BLOCK_TOKENS;
-        for (uint32_t kv = 0; kv < a->at.n_head_kv; kv++) {
+        for (b.kv = 0; b.kv < a->at.n_head_kv; b.kv++) {
             if (unit++ % job->nth != job->ith)
                 continue;
-            for (uint32_t t0 = t, t1; t0 < end; t0 = t1) {
-                t1 = same_sequence(job->params, t0, end);
-                run_sequence(a, job, kv, t0, t1);
+            for (b.t0 = t; b.t0 < end; b.t0 = b.t1) {
+                b.t1 = same_sequence(job->params, b.t0, end);
+                run_block(a, job, &b);
             }
         }
     }

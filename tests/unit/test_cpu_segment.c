@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Segments of many nodes (barriers, shared activations, reused memory, batches) and the CPU device
  * itself. */
+#include "alloc_fail.h"
 #include "cpu_rig.h"
 
 #define N(a) (sizeof(a) / sizeof *(a))
@@ -476,6 +477,51 @@ static void caps_follow_the_configuration(void **state)
                      BL_EINVAL);
 }
 
+static void open_without_memory(uint64_t n, bool *more)
+{
+    const struct bl_device_config c = {.threads = 3};
+    struct bl_device *dev = NULL;
+    struct bl_stream *stream = NULL;
+    struct bl_mem mem = {0};
+    alloc_fail_at(n);
+    enum bl_status st = bl_cpu_backend.open(0, &c, &dev);
+    if (!st)
+        st = dev->ops->stream_open(dev, &stream);
+    if (!st)
+        st = dev->ops->mem_alloc(dev, 10000, true, &mem);
+    *more = alloc_fail_stop();
+    if (*more)
+        assert_int_equal(st, BL_ENOMEM);
+    if (dev) {
+        dev->ops->mem_free(&mem);
+        dev->ops->stream_close(stream);
+        dev->ops->close(dev);
+    }
+}
+
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    struct rig r;
+    bool more = true;
+    for (uint64_t n = 1; more; n++)
+        open_without_memory(n, &more);
+    rig_open(&r, &(struct rig_config){2, 0, false});
+    make_layers(&r, &layers[3]);
+    rig_params(&r);
+    rig_bind(&r);
+    more = true;
+    for (uint64_t n = 1; more; n++) {
+        struct bl_segment *seg = NULL;
+        alloc_fail_at(n);
+        const enum bl_status st = rig_build(&r, &seg);
+        more = alloc_fail_stop();
+        assert_int_equal(st, more ? BL_ENOMEM : BL_OK);
+        r.dev->ops->segment_free(seg);
+    }
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,6 +539,7 @@ int main(void)
         cmocka_unit_test(copies_fills_and_edges),
         cmocka_unit_test(streams_wait_for_each_other),
         cmocka_unit_test(a_wait_hands_on_failure),
+        cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(caps_follow_the_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
