@@ -150,6 +150,89 @@ def test_no_terminal_no_control():
     p = run("run", *PROMPT, "-n", "1", "--no-mmap", env=dict(os.environ, TERM="xterm"))
     check(b"\x1b" not in p.stderr and b"\r" not in p.stderr and b"loaded" in p.stderr, p.stderr)
 
+# ---- malformed files ---------------------------------------------------------------------------------------
+
+def refused(path, verb):
+    """Exit 4, one line, little memory."""
+    args = [BALLAST, verb, "-m", path] + ([] if verb == "info" else ["-p", "x"])
+    p = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = p.stdout.read(), p.stderr.read().decode()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    check(p.returncode == 4, "%s: exit code %d: %s" % (args[1:], p.returncode, err))
+    check(out == b"" and err.count("\n") == 1 and err.startswith("ballast %s: " % verb), (out, err))
+    check(SANITIZED or usage.ru_maxrss < 64 << 10, "%s: %d KiB of memory" % (err, usage.ru_maxrss))
+    return err
+
+def test_every_truncation_is_refused():
+    data = open(MODEL, "rb").read()
+    with tempfile.TemporaryDirectory() as tmp:
+        path = tmp + "/cut.gguf"
+        for i in range(50):
+            n = len(data) * i // 50 - (i % 3 if i else 0)
+            with open(path, "wb") as f:
+                f.write(data[:n])
+            err = refused(path, ("info", "tokenize", "run")[i % 3])
+            check("cut.gguf" in err and (str(n) in err or n == 0), "does not say what and where: %r" % err)
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s
+
+def header(n_tensors=0, n_kv=0, version=3):
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_kv)
+
+def tensor(name=b"t", dims=(32,), kind=0, offset=0):
+    return text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims) + \
+        struct.pack("<IQ", kind, offset)
+
+HOSTILE = {
+    "version": header(version=9),
+    "byte order": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
+    "tensor count": header(n_tensors=1 << 60),
+    "key count": header(n_kv=(1 << 63) + 1),
+    "string of 1 GiB": header(n_kv=1) + text(b"general.name") + struct.pack("<IQ", 8, 1 << 30) + b"abc",
+    "string that wraps": header(n_kv=1) + text(b"general.name") + struct.pack("<IQ", 8, (1 << 64) - 8) + b"abc",
+    "array that wraps": header(n_kv=1) + text(b"a") + struct.pack("<IIQ", 9, 4, 1 << 62) + b"abc",
+    "array of arrays": header(n_kv=1) + text(b"a") + struct.pack("<IIQ", 9, 9, 1) + bytes(64),
+    "value type": header(n_kv=1) + text(b"a") + struct.pack("<I", 13) + bytes(64),
+    "bool of 2": header(n_kv=1) + text(b"a") + struct.pack("<IB", 7, 2) + bytes(64),
+    "same key twice": header(n_kv=2) + 2 * (text(b"a") + struct.pack("<II", 4, 1)),
+    "alignment": header(n_kv=1) + text(b"general.alignment") + struct.pack("<II", 4, 1 << 30) + bytes(64),
+    "five dimensions": header(n_tensors=1) + tensor(dims=(1,) * 5) + bytes(256),
+    "dimension of 0": header(n_tensors=1) + tensor(dims=(0,)) + bytes(256),
+    "dimensions that wrap": header(n_tensors=1) + tensor(dims=((1 << 42) + 1, 1 << 42)) + bytes(256),
+    "bytes that wrap": header(n_tensors=1) + tensor(dims=((1 << 63) - 1, 2)) + bytes(256),
+    "negative type": header(n_tensors=1) + tensor(kind=0xffffffff) + bytes(256),
+    "half a block": header(n_tensors=1) + tensor(dims=(33,), kind=2) + bytes(256),
+    "offset that wraps": header(n_tensors=1) + tensor(offset=(1 << 64) - 32) + bytes(256),
+    "same name twice": header(n_tensors=2) + tensor() + tensor(offset=128) + bytes(512),
+    "tensors that overlap": header(n_tensors=2) + tensor(dims=(64,)) + tensor(b"u", offset=32) + bytes(512),
+}
+
+def test_hostile_headers_are_refused():
+    with tempfile.TemporaryDirectory() as tmp:
+        for name, data in HOSTILE.items():
+            path = tmp + "/hostile.gguf"
+            with open(path, "wb") as f:
+                f.write(data)
+            try:
+                refused(path, "info")
+            except AssertionError as e:
+                raise AssertionError("%s: %s" % (name, e))
+
+def test_unreadable_file_is_named():
+    if os.getuid():
+        raise Skip("only root can become somebody who may not read")
+    with tempfile.TemporaryDirectory() as tmp:
+        shutil.copy(MODEL, tmp + "/secret.gguf")
+        os.chmod(tmp + "/secret.gguf", 0)
+        os.chmod(tmp, 0o755)
+        try:
+            p = run("info", "-m", tmp + "/secret.gguf", user=65534)
+        except PermissionError:
+            raise Skip("the program lies where nobody else may run it")
+        check(p.returncode == 4 and b"secret.gguf" in p.stderr and b"Permission denied" in p.stderr, p.stderr)
+
 # ---- memory ------------------------------------------------------------------------------------------------
 
 def ledger(text):
