@@ -24,6 +24,16 @@
 #error "ballast builds with gcc or clang"
 #endif
 
+/* Asks for the cache line at p, into the second-level cache; p may lie anywhere. Volatile, because gcc takes a function
+ * that does nothing but prefetch for one without effect and drops its calls. */
+#if defined(__x86_64__) || defined(__i386__)
+#define BL_PREFETCH(p) __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)(p)))
+#elif defined(__aarch64__)
+#define BL_PREFETCH(p) __asm__ volatile("prfm pldl2keep, %0" : : "Q"(*(const char *)(p)))
+#else
+#define BL_PREFETCH(p) ((void)(p))
+#endif
+
 /* Tells the core that it is in a loop that waits for another thread. */
 #if defined(__x86_64__) || defined(__i386__)
 #define BL_PAUSE() __builtin_ia32_pause()

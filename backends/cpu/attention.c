@@ -13,7 +13,9 @@ enum {
     FEW_TOKENS = 4,
     BLOCK_TOKENS = 16, /* that share one reading of a split */
     LEAST_SPLIT = 128, /* keys and values of one head stay in the first-level caches */
-    MOST_SPLITS = 64
+    MOST_SPLITS = 64,
+    UNITS = 2, /* for each thread at least, so that their ends do not show */
+    PIECE = 16 /* rows between which the next ones are asked for */
 };
 
 struct attention_args {
@@ -139,21 +141,54 @@ static float largest(uint32_t n, const float *x)
     return m[0];
 }
 
+/* Rows of one head that will be wanted next. They lie apart, other heads between them, where
+ * hardware does not look. */
+struct ahead {
+    const uint8_t *base;
+    size_t row_bytes, head_bytes;
+    uint32_t row, rows_per_seq, n; /* the first; then on around the ring */
+};
+
+static void prefetch_rows(const struct ahead *h, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = first; i < first + n && i < h->n; i++) {
+        const uint32_t row =
+            h->row + i < h->rows_per_seq ? h->row + i : h->row + i - h->rows_per_seq;
+        const uint8_t *p = h->base + row * h->row_bytes;
+        for (size_t at = 0; at < h->head_bytes; at += 64)
+            BL_PREFETCH(p + at);
+    }
+}
+
 /* Keys [first, first + n) of those found, against query head `head` of token t; acc gets the
  * weighted values. */
-static struct running attend(const struct attention_args *a, const struct bl_cpu_kernels *k,
-                             const struct work *w, uint32_t t, uint32_t head, uint32_t first,
-                             uint32_t n, float *acc)
+struct task {
+    uint32_t t, head, first, n;
+    float *acc;
+    struct ahead v, k; /* wanted after the keys, after the values */
+};
+
+static struct running attend(const struct attention_args *a, const struct bl_cpu_kernels *kernels,
+                             const struct work *w, const struct task *s)
 {
     const struct bl_attention_attr *at = &a->at;
-    const uint32_t kv = head / a->group;
+    const uint32_t kv = s->head / a->group;
+    const float *q = a->q + ((size_t)s->t * at->n_head + s->head) * at->dk;
     struct running r;
-    a->qk(at->dk, n, w->score, a->q + ((size_t)t * at->n_head + head) * at->dk,
-          a->k + kv * a->k_head, w->k_off + first, at->scale);
-    r.max = largest(n, w->score);
-    r.sum = k->exp_sum(n, w->score, r.max);
-    memset(acc, 0, at->dv * sizeof *acc);
-    a->pv(at->dv, n, acc, w->score, a->v + kv * a->v_head, w->v_off + first);
+    for (uint32_t i = 0, n; i < s->n; i += n) {
+        n = s->n - i < PIECE ? s->n - i : PIECE;
+        prefetch_rows(&s->v, i, n);
+        a->qk(at->dk, n, w->score + i, q, a->k + kv * a->k_head, w->k_off + s->first + i,
+              at->scale);
+    }
+    r.max = largest(s->n, w->score);
+    r.sum = kernels->exp_sum(s->n, w->score, r.max);
+    memset(s->acc, 0, at->dv * sizeof *s->acc);
+    for (uint32_t i = 0, n; i < s->n; i += n) {
+        n = s->n - i < PIECE ? s->n - i : PIECE;
+        prefetch_rows(&s->k, i, n);
+        a->pv(at->dv, n, s->acc, w->score + i, a->v + kv * a->v_head, w->v_off + s->first + i);
+    }
     return r;
 }
 
@@ -194,32 +229,111 @@ static float *partial_of(const struct attention_args *a, uint32_t t, uint32_t he
            (((size_t)t * a->at.n_head + head) * a->n_splits + split) * a->partial_floats;
 }
 
-/* One split of one key head for one token. */
-static void few_unit(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t t,
-                     uint32_t kv, uint32_t split)
+static uint32_t splits_of(const struct attention_args *a, struct view v)
+{
+    return (v.end - 1) / a->split - v.first / a->split + 1;
+}
+
+/* Heads [head, head + heads) of one key head, one split, one token. Their order is that of memory:
+ * threads take consecutive ones, and while one is worked on the next comes near. */
+struct unit {
+    uint32_t t, split, head;
+    struct view all, part; /* what the token sees; of that, in this split */
+    uint64_t before;       /* keys of the units before */
+};
+
+static void enter_split(const struct attention_args *a, struct unit *u)
+{
+    u->head = 0;
+    u->part = cut(u->all, a, u->all.first / a->split + u->split);
+}
+
+static void enter_token(const struct attention_args *a, const struct bl_params *p, struct unit *u)
+{
+    u->split = 0;
+    u->all = view_of(a, p, u->t);
+    enter_split(a, u);
+}
+
+/* false behind the last */
+static bool next_unit(const struct attention_args *a, const struct bl_params *p, uint32_t heads,
+                      struct unit *u)
+{
+    u->before += u->part.end - u->part.first;
+    u->head += heads;
+    if (u->head < a->at.n_head)
+        return true;
+    if (++u->split < splits_of(a, u->all)) {
+        enter_split(a, u);
+        return true;
+    }
+    if (++u->t == p->n_tok)
+        return false;
+    enter_token(a, p, u);
+    return true;
+}
+
+/* The heads of a key head stay together, as they read the same rows, unless that leaves threads
+ * idle. *keys: of all units. */
+static uint32_t heads_of_unit(const struct attention_args *a, const struct bl_cpu_job *job,
+                              uint64_t *keys)
+{
+    uint64_t units = 0;
+    *keys = 0;
+    for (uint32_t t = 0; t < job->params->n_tok; t++) {
+        const struct view v = view_of(a, job->params, t);
+        units += (uint64_t)splits_of(a, v) * a->at.n_head_kv;
+        *keys += v.end - v.first;
+    }
+    const uint32_t heads = units < (uint64_t)UNITS * job->nth ? 1 : a->group;
+    *keys *= a->at.n_head / heads;
+    return heads;
+}
+
+static struct ahead ahead_of(const struct attention_args *a, const struct unit *u, bool values)
+{
+    const uint32_t kv = u->head / a->group, row = u->part.first % a->rows_per_seq;
+    struct ahead h = {
+        .row = row, .rows_per_seq = a->rows_per_seq, .n = u->part.end - u->part.first};
+    h.row_bytes = values ? a->v_row : a->k_row;
+    h.head_bytes = values ? a->v_head : a->k_head;
+    h.base =
+        (values ? a->v : a->k) + u->part.slot * a->rows_per_seq * h.row_bytes + kv * h.head_bytes;
+    return h;
+}
+
+static void few_unit(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t heads,
+                     const struct unit *u, const struct unit *next)
 {
     const struct work w = work_of(a, job->ith);
-    const struct view v = view_of(a, job->params, t), part = cut(v, a, split);
-    find_rows(a, &w, part);
-    for (uint32_t head = kv * a->group; head < (kv + 1) * a->group; head++) {
-        float *p = partial_of(a, t, head, split - v.first / a->split);
-        const struct running r = attend(a, job->kernels, &w, t, head, 0, part.end - part.first, p);
-        p[a->at.dv] = r.max;
-        p[a->at.dv + 1] = r.sum;
+    struct task s = {.t = u->t, .n = u->part.end - u->part.first, .v = ahead_of(a, u, true)};
+    if (next)
+        s.k = ahead_of(a, next, false);
+    find_rows(a, &w, u->part);
+    for (s.head = u->head; s.head < u->head + heads; s.head++) {
+        s.acc = partial_of(a, u->t, s.head, u->split);
+        const struct running r = attend(a, job->kernels, &w, &s);
+        s.acc[a->at.dv] = r.max;
+        s.acc[a->at.dv + 1] = r.sum;
+        s.v.n = s.k.n = 0; /* asked for once */
     }
 }
 
 static void few_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct attention_args *a = args;
-    uint32_t unit = 0;
-    for (uint32_t t = 0; t < job->params->n_tok; t++) {
-        const struct view v = view_of(a, job->params, t);
-        const uint32_t last = (v.end - 1) / a->split;
-        for (uint32_t kv = 0; kv < a->at.n_head_kv; kv++)
-            for (uint32_t split = v.first / a->split; split <= last; split++)
-                if (unit++ % job->nth == job->ith)
-                    few_unit(a, job, t, kv, split);
+    const struct bl_params *p = job->params;
+    uint64_t keys;
+    const uint32_t heads = heads_of_unit(a, job, &keys);
+    const uint64_t from = keys * job->ith / job->nth, to = keys * (job->ith + 1) / job->nth;
+    struct unit u = {0}, next;
+    if (p->n_tok)
+        enter_token(a, p, &u);
+    for (bool more = p->n_tok; more && u.before < to; u = next) {
+        next = u;
+        more = next_unit(a, p, heads, &next);
+        if (u.before >= from)
+            few_unit(a, job, heads, &u, more && next.before < to ? &next : NULL);
     }
 }
 
@@ -230,7 +344,7 @@ static void merge_run(const void *args, const struct bl_cpu_job *job)
     const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
     for (uint32_t t = own.first; t < own.end; t++) {
         const struct view v = view_of(a, job->params, t);
-        const uint32_t n = (v.end - 1) / a->split - v.first / a->split + 1;
+        const uint32_t n = splits_of(a, v);
         for (uint32_t head = 0; head < a->at.n_head; head++) {
             const float *p = partial_of(a, t, head, 0);
             float *y = out_of(a, t, head);
@@ -266,8 +380,12 @@ static void add_split(const struct attention_args *a, const struct bl_cpu_job *j
         const uint32_t head = b->kv * a->group + g;
         struct running *r = &b->w.run[(t - b->t0) * a->group + g];
         float *y = out_of(a, t, head), *acc = split == first ? y : b->w.acc;
-        const struct running p = attend(a, job->kernels, &b->w, t, head, mine.first - part.first,
-                                        mine.end - mine.first, acc);
+        const struct task s = {.t = t,
+                               .head = head,
+                               .first = mine.first - part.first,
+                               .n = mine.end - mine.first,
+                               .acc = acc};
+        const struct running p = attend(a, job->kernels, &b->w, &s);
         if (split == first)
             *r = p;
         else
