@@ -13,7 +13,7 @@
 #include "graph.h"
 
 struct bl_device;
-struct bl_stream;
+struct bl_stream; /* the backend's own; begins with its struct bl_device * */
 struct bl_segment;
 
 struct bl_mem {
