@@ -41,6 +41,7 @@ need python3 python3
 need clang clang libclang-rt-dev
 need clang-format clang-format
 need strace strace
+need qemu-x86_64 qemu-user
 need git git
 need_install
 
