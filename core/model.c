@@ -74,6 +74,12 @@ enum bl_status bl_hp_f32(const struct bl_model *m, const char *suffix, bool requ
     return BL_OK;
 }
 
+enum bl_status bl_hp_bool(const struct bl_model *m, const char *suffix, bool required, bool *out)
+{
+    char key[KEY_BYTES];
+    return bl_gguf_bool(m->gguf, full_key(m, suffix, key), required, out);
+}
+
 enum bl_status bl_hp_u32_per_layer(const struct bl_model *m, const char *suffix, bool required,
                                    uint32_t least, uint32_t most, uint32_t *out, bool *found)
 {
@@ -288,17 +294,65 @@ static enum bl_status read_rope(struct bl_model *m)
 
 /* ---- keys that several families use ---- */
 
+static enum bl_status need_experts(const struct bl_model *m)
+{
+    return m->hp.n_expert ? BL_OK
+                          : bl_model_fail(m, BL_EFORMAT, "%s.expert_count is 0; must be 1 to %d",
+                                          m->family->arch, MAX_EXPERTS);
+}
+
 enum bl_status bl_hp_softmax_experts(struct bl_model *m)
 {
     struct bl_hparams *hp = &m->hp;
-    if (!hp->n_expert)
-        return bl_model_fail(m, BL_EFORMAT, "%s.expert_count is 0; must be 1 to %d",
-                             m->family->arch, MAX_EXPERTS);
+    BL_TRY(need_experts(m));
     hp->route = (struct bl_route_attr){
         .n_used = hp->n_expert_used, .gating = BL_GATE_SOFTMAX, .normalise = 1};
     for (uint32_t i = 0; i < hp->n_layer; i++)
         m->layer[i].moe = true;
     return BL_OK;
+}
+
+/* Fewer groups used than there are, otherwise grouping means nothing; whole groups of experts. */
+static enum bl_status read_groups(struct bl_model *m)
+{
+    struct bl_route_attr *r = &m->hp.route;
+    BL_TRY(bl_hp_u32(m, "expert_group_count", false, 0, m->hp.n_expert, &r->n_group));
+    if (r->n_group <= 1)
+        return BL_OK;
+    BL_TRY(bl_hp_u32(m, "expert_group_used_count", true, 1, r->n_group, &r->n_group_used));
+    if (m->hp.n_expert % r->n_group == 0 &&
+        r->n_group_used * (m->hp.n_expert / r->n_group) >= r->n_used)
+        return BL_OK;
+    return bl_model_fail(m, BL_EFORMAT,
+                         "%s.expert_group_count is %u, expert_group_used_count %u; groups must "
+                         "divide the %u experts, and those used must hold %u",
+                         m->family->arch, r->n_group, r->n_group_used, m->hp.n_expert, r->n_used);
+}
+
+enum bl_status bl_hp_routed_experts(struct bl_model *m, enum bl_gating gating)
+{
+    struct bl_hparams *hp = &m->hp;
+    struct bl_route_attr *r = &hp->route;
+    uint32_t dense = 0, func = 0, n_shared = 0;
+    bool normalise = false;
+    BL_TRY(need_experts(m));
+    BL_TRY(bl_hp_u32(m, "expert_gating_func", false, 0, BL_GATE_SQRT_SOFTPLUS, &func));
+    BL_TRY(bl_hp_bool(m, "expert_weights_norm", false, &normalise));
+    *r = (struct bl_route_attr){.n_used = hp->n_expert_used,
+                                .gating = func ? func : (uint32_t)gating,
+                                .normalise = normalise};
+    r->group_by_max = r->gating == BL_GATE_SOFTMAX;
+    BL_TRY(bl_hp_f32(m, "expert_weights_scale", false, 0, 1e6f, &r->scale));
+    BL_TRY(read_groups(m));
+    BL_TRY(bl_hp_u32(m, "leading_dense_block_count", false, 0, hp->n_layer, &dense));
+    for (uint32_t i = dense; i < hp->n_layer; i++)
+        m->layer[i].moe = true;
+    BL_TRY(bl_hp_u32(m, "expert_shared_count", false, 0, MAX_EXPERTS, &n_shared));
+    if (n_shared > MAX_FF / (hp->n_ff_expert ? hp->n_ff_expert : 1))
+        return bl_model_fail(m, BL_EFORMAT, "%s.expert_shared_count is %u, of %u elements each",
+                             m->family->arch, n_shared, hp->n_ff_expert);
+    hp->n_ff_shared = n_shared * hp->n_ff_expert;
+    return bl_hp_u32(m, "expert_shared_feed_forward_length", false, 0, MAX_FF, &hp->n_ff_shared);
 }
 
 enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
@@ -322,18 +376,12 @@ enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
 
 /* ---- state ---- */
 
-static enum bl_status add_state(struct bl_model *m, int layer, char what, enum bl_dtype type,
-                                uint32_t head_elems, int32_t *index)
+enum bl_status bl_model_keep(struct bl_model *m, const struct bl_state_desc *d, uint32_t run,
+                             int32_t *index)
 {
-    const struct bl_layer *l = &m->layer[layer];
-    if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
-        return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
-                       bl_dtypes[type].name);
-    if (head_elems % bl_dtypes[type].block_elems)
-        return bl_fail(BL_EINVAL,
-                       "%c cache type %s needs heads of whole %u elements; this model's"
-                       " have %u",
-                       what, bl_dtypes[type].name, bl_dtypes[type].block_elems, head_elems);
+    if (run % bl_dtypes[d->type].block_elems)
+        return bl_fail(BL_EINVAL, "state %s of type %s needs runs of whole %u elements; has %u",
+                       d->name, bl_dtypes[d->type].name, bl_dtypes[d->type].block_elems, run);
     if (m->n_states == m->cap_states) {
         uint32_t cap = m->cap_states ? 2 * m->cap_states : 64;
         struct bl_state_desc *state = realloc(m->state, cap * sizeof *state);
@@ -342,22 +390,37 @@ static enum bl_status add_state(struct bl_model *m, int layer, char what, enum b
         m->state = state;
         m->cap_states = cap;
     }
-    struct bl_state_desc *d = &m->state[m->n_states];
-    *d = (struct bl_state_desc){.layer = (int16_t)layer,
-                                .law = l->window ? BL_WINDOW : BL_PER_TOKEN,
-                                .type = (uint8_t)type,
-                                .window = l->window,
-                                .row_elems = l->n_head_kv * head_elems};
-    snprintf(d->name, sizeof d->name, "blk.%d.%c", layer, what);
+    m->state[m->n_states] = *d;
     *index = (int32_t)m->n_states++;
     return BL_OK;
+}
+
+static enum bl_status keep_heads(struct bl_model *m, int layer, char what, enum bl_dtype type,
+                                 uint32_t head_elems, int32_t *index)
+{
+    const struct bl_layer *l = &m->layer[layer];
+    struct bl_state_desc d = {.layer = (int16_t)layer,
+                              .law = l->window ? BL_WINDOW : BL_PER_TOKEN,
+                              .type = (uint8_t)type,
+                              .window = l->window,
+                              .row_elems = l->n_head_kv * head_elems};
+    if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
+        return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
+                       bl_dtypes[type].name);
+    if (head_elems % bl_dtypes[type].block_elems)
+        return bl_fail(BL_EINVAL,
+                       "%c cache type %s needs heads of whole %u elements; this model's"
+                       " have %u",
+                       what, bl_dtypes[type].name, bl_dtypes[type].block_elems, head_elems);
+    snprintf(d.name, sizeof d.name, "blk.%d.%c", layer, what);
+    return bl_model_keep(m, &d, head_elems, index);
 }
 
 enum bl_status bl_model_keep_kv(struct bl_model *m, int layer)
 {
     struct bl_layer *l = &m->layer[layer];
-    BL_TRY(add_state(m, layer, 'k', m->opt.type_k, m->hp.dk, &l->state_k));
-    return add_state(m, layer, 'v', m->opt.type_v, m->hp.dv, &l->state_v);
+    BL_TRY(keep_heads(m, layer, 'k', m->opt.type_k, m->hp.dk, &l->state_k));
+    return keep_heads(m, layer, 'v', m->opt.type_v, m->hp.dv, &l->state_v);
 }
 
 enum bl_status bl_model_keep_kv_everywhere(struct bl_model *m)
@@ -375,6 +438,8 @@ uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
         uint64_t ring = (uint64_t)d->window + s->ubatch_tokens - 1;
         rows = ring < rows ? ring : rows;
     }
+    if (d->law == BL_PER_GROUP)
+        rows = (rows + d->group - 1) / d->group;
     return rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
 }
 

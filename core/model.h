@@ -21,7 +21,15 @@ enum bl_role {
     BL_W_ATTN_NORM, BL_W_ATTN_Q, BL_W_ATTN_K, BL_W_ATTN_V, BL_W_ATTN_OUT,                             /* per layer */
     BL_W_ATTN_Q_NORM, BL_W_ATTN_K_NORM, BL_W_ATTN_POST_NORM,
     BL_W_FFN_NORM, BL_W_FFN_GATE, BL_W_FFN_UP, BL_W_FFN_DOWN, BL_W_FFN_POST_NORM,
-    BL_W_ROUTER, BL_W_EXP_GATE, BL_W_EXP_UP, BL_W_EXP_DOWN,
+    BL_W_ROUTER, BL_W_ROUTER_BIAS /* selection only */, BL_W_EXP_GATE, BL_W_EXP_UP, BL_W_EXP_DOWN,
+    BL_W_SHEXP_GATE, BL_W_SHEXP_UP, BL_W_SHEXP_DOWN,         /* the experts that every token has */
+    BL_W_ATTN_SINKS,
+    BL_W_ATTN_Q_A, BL_W_ATTN_Q_A_NORM, BL_W_ATTN_Q_B,        /* queries through a low rank */
+    BL_W_ATTN_KV_A, BL_W_ATTN_KV_ROPE, BL_W_ATTN_KV_A_NORM,  /* latent of keys and values, the shared rope key */
+    BL_W_ATTN_K_B, BL_W_ATTN_V_B,                            /* from latent to heads: {in, out, heads} */
+    BL_W_SHEXP_ROUTER,                                       /* how much of the shared experts a token takes */
+    BL_W_SSM_IN, BL_W_SSM_QKV, BL_W_SSM_GATE, BL_W_SSM_BA, BL_W_SSM_BETA, BL_W_SSM_ALPHA, /* recurrent layers */
+    BL_W_SSM_CONV, BL_W_SSM_DT, BL_W_SSM_A, BL_W_SSM_NORM, BL_W_SSM_OUT,
     BL_N_ROLES
 };
 
@@ -47,12 +55,14 @@ struct bl_layer {
 };
 
 enum bl_law { BL_PER_TOKEN,  /* one row per token */
-              BL_WINDOW };   /* the last `window` tokens */
+              BL_WINDOW,     /* the last `window` tokens */
+              BL_PER_GROUP }; /* one row per `group` tokens: compressed attention, indexer keys */
 struct bl_state_desc {
     char name[32];           /* "blk.3.k" */
     int16_t layer;
     uint8_t law, type;       /* enum bl_law, enum bl_dtype */
     uint32_t window;         /* BL_WINDOW: tokens kept */
+    uint32_t group;          /* BL_PER_GROUP: tokens of a row */
     uint32_t row_elems;
 };
 
@@ -68,6 +78,7 @@ struct bl_hparams {
     float yarn_lo, yarn_hi;
     uint32_t rope_ctx_orig;
     uint32_t n_expert, n_expert_used, n_ff_expert;
+    uint32_t n_ff_shared;                       /* of the experts that every token has, 0 = none */
     struct bl_route_attr route;
     float final_softcap;                        /* 0 = none */
     float attn_scale;                           /* kappa */
@@ -114,7 +125,8 @@ extern const struct bl_family *const bl_families[];                            /
 enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, const struct bl_model_options *opt);
 void bl_model_close(struct bl_model *);
 enum bl_status bl_model_build(const struct bl_model *, const struct bl_shape *, struct bl_graph *); /* + check */
-/* Rows per sequence that a state needs: context for PER_TOKEN, window + ubatch - 1 (at most the context) for WINDOW. */
+/* Rows per sequence that a state needs: context for PER_TOKEN, window + ubatch - 1 (at most the context) for WINDOW,
+ * context / group, rounded up, for PER_GROUP. */
 uint32_t bl_state_rows(const struct bl_state_desc *, const struct bl_shape *);
 uint64_t bl_state_bytes(const struct bl_state_desc *, const struct bl_shape *); /* all sequences */
 /* Byte offset of a weight's first row inside its tensor, and its distance from one expert to the next. */
@@ -122,7 +134,7 @@ uint64_t bl_weight_offset(const struct bl_weight *);
 uint64_t bl_weight_expert_stride(const struct bl_weight *);
 
 /* ---- for family files ---- */
-enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */ };
+enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */, BL_WANT_F32 = 4 /* a matrix, but of floats */ };
 /* Sets "file: text" as the message and returns the code. */
 enum bl_status bl_model_fail(const struct bl_model *, enum bl_status, const char *fmt, ...) BL_PRINTF(3, 4);
 /* "<arch>.<suffix>" keys; as the bl_gguf accessors, and a value outside least..most is refused with key and limits. */
@@ -130,11 +142,15 @@ enum bl_status bl_hp_u32(const struct bl_model *, const char *suffix, bool requi
                          uint32_t *out);
 enum bl_status bl_hp_f32(const struct bl_model *, const char *suffix, bool required, float least, float most,
                          float *out);
+enum bl_status bl_hp_bool(const struct bl_model *, const char *suffix, bool required, bool *out);
 /* out: [n_layer]; a scalar counts for every layer. */
 enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, bool required, uint32_t least,
                                    uint32_t most, uint32_t *out, bool *found);
 /* Every layer gets experts: softmax over all, the chosen ones renormalised. Refuses a file without any. */
 enum bl_status bl_hp_softmax_experts(struct bl_model *);
+/* Experts from layer leading_dense_block_count on, shared ones beside them, and how they are chosen; `gating` where
+ * expert_gating_func is absent or 0. Refuses a file without any. */
+enum bl_status bl_hp_routed_experts(struct bl_model *, enum bl_gating gating);
 /* layer.window from attention.sliding_window and its pattern: period P (layer b slides where b mod P < P - 1) or one
  * flag per layer. */
 enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
@@ -143,6 +159,10 @@ enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
  * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). Vectors are F32, matrices any type of weight. */
 enum bl_status bl_model_want(struct bl_model *, enum bl_role, int layer, uint32_t n_in, uint32_t n_out,
                              uint32_t n_experts, unsigned flags);
+/* A part of the rows of a tensor: its rows are n_blocks blocks of one size, the part is rows [first, first + n) of each.
+ * Gives a weight {n_in, n, n_blocks}; nothing is copied. */
+struct bl_piece { const char *stem; uint32_t n_in, n_rows, n_blocks, first, n; };
+enum bl_status bl_model_want_piece(struct bl_model *, enum bl_role, int layer, const struct bl_piece *);
 /* The groups below accept the fused and the split form in every family. */
 enum bl_status bl_model_want_shared(struct bl_model *);                      /* token_embd, output_norm, output or tied */
 enum bl_status bl_model_want_rope_factors(struct bl_model *);                /* rope_freqs, rope_factors_*: optional */
@@ -150,7 +170,12 @@ enum bl_status bl_model_want_attention(struct bl_model *, int layer, unsigned fl
 enum bl_status bl_model_want_qkv(struct bl_model *, int layer, unsigned flags);
 enum bl_status bl_model_want_ffn(struct bl_model *, int layer, uint32_t n_ff); /* gate+up fused in ffn_up, or apart */
 enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff); /* with their router */
+enum bl_status bl_model_want_shared_experts(struct bl_model *, int layer, uint32_t n_ff);
+/* A norm that this family's files call otherwise: `stem`. */
+enum bl_status bl_model_want_norm(struct bl_model *, enum bl_role, const char *stem, int layer, uint32_t n);
 void bl_model_warn_unused(const struct bl_model *); /* one line for the tensors that got no role */
+/* Adds a state, whose rows are runs of `run` elements that a type's blocks must fit. */
+enum bl_status bl_model_keep(struct bl_model *, const struct bl_state_desc *, uint32_t run, int32_t *index);
 /* K and V rows for a layer, PER_TOKEN or WINDOW by layer.window. */
 enum bl_status bl_model_keep_kv(struct bl_model *, int layer);
 enum bl_status bl_model_keep_kv_everywhere(struct bl_model *);

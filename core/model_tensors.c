@@ -15,6 +15,7 @@ enum { NAME_BYTES = 64 };
 static const struct {
     const char *stem;
     uint8_t part;
+    const char *suffix; /* NULL: weight */
 } roles[BL_N_ROLES] = {
     [BL_W_TOKEN_EMBD] = {"token_embd", BL_PART_EMBED},
     [BL_W_OUTPUT_NORM] = {"output_norm", BL_PART_HEAD},
@@ -36,9 +37,41 @@ static const struct {
     [BL_W_FFN_DOWN] = {"ffn_down", BL_PART_FFN},
     [BL_W_FFN_POST_NORM] = {"post_ffw_norm", BL_PART_FFN},
     [BL_W_ROUTER] = {"ffn_gate_inp", BL_PART_FFN},
+    [BL_W_ROUTER_BIAS] = {"exp_probs_b", BL_PART_FFN, "bias"},
     [BL_W_EXP_GATE] = {"ffn_gate_exps", BL_PART_EXPERTS},
     [BL_W_EXP_UP] = {"ffn_up_exps", BL_PART_EXPERTS},
     [BL_W_EXP_DOWN] = {"ffn_down_exps", BL_PART_EXPERTS},
+    [BL_W_SHEXP_GATE] = {"ffn_gate_shexp", BL_PART_FFN},
+    [BL_W_SHEXP_UP] = {"ffn_up_shexp", BL_PART_FFN},
+    [BL_W_SHEXP_DOWN] = {"ffn_down_shexp", BL_PART_FFN},
+    [BL_W_ATTN_SINKS] = {"attn_sinks", BL_PART_ATTN},
+    [BL_W_ATTN_Q_A] = {"attn_q_a", BL_PART_ATTN},
+    [BL_W_ATTN_Q_A_NORM] = {"attn_q_a_norm", BL_PART_ATTN},
+    [BL_W_ATTN_Q_B] = {"attn_q_b", BL_PART_ATTN},
+    [BL_W_ATTN_KV_A] = {"attn_kv_a_mqa", BL_PART_ATTN},
+    [BL_W_ATTN_KV_ROPE] = {"attn_kv_a_mqa", BL_PART_ATTN},
+    [BL_W_ATTN_KV_A_NORM] = {"attn_kv_a_norm", BL_PART_ATTN},
+    [BL_W_ATTN_K_B] = {"attn_k_b", BL_PART_ATTN},
+    [BL_W_ATTN_V_B] = {"attn_v_b", BL_PART_ATTN},
+    [BL_W_SHEXP_ROUTER] = {"ffn_gate_inp_shexp", BL_PART_FFN},
+    [BL_W_SSM_IN] = {"ssm_in", BL_PART_ATTN},
+    [BL_W_SSM_QKV] = {"attn_qkv", BL_PART_ATTN},
+    [BL_W_SSM_GATE] = {"attn_gate", BL_PART_ATTN},
+    [BL_W_SSM_BA] = {"ssm_ba", BL_PART_ATTN},
+    [BL_W_SSM_BETA] = {"ssm_beta", BL_PART_ATTN},
+    [BL_W_SSM_ALPHA] = {"ssm_alpha", BL_PART_ATTN},
+    [BL_W_SSM_CONV] = {"ssm_conv1d", BL_PART_ATTN},
+    [BL_W_SSM_DT] = {"ssm_dt", BL_PART_ATTN, "bias"},
+    [BL_W_SSM_A] = {"ssm_a", BL_PART_ATTN, ""},
+    [BL_W_SSM_NORM] = {"ssm_norm", BL_PART_ATTN},
+    [BL_W_SSM_OUT] = {"ssm_out", BL_PART_ATTN},
+};
+/* Other names that writers have given to a role. */
+static const struct {
+    uint8_t role;
+    const char *stem, *suffix;
+} aliases[] = {
+    {BL_W_ROUTER_BIAS, "exp_probs_b", NULL},
 };
 
 /* A linear map of the file, whole: n_out 0 is a vector, n_experts 0 one matrix. */
@@ -46,6 +79,7 @@ struct map {
     const char *stem;
     int layer;
     uint32_t n_in, n_out, n_experts;
+    const char *suffix; /* NULL: weight */
 };
 /* The rows of each of its matrices that one role gets. */
 struct rows {
@@ -61,10 +95,11 @@ static struct bl_linear *slot(struct bl_model *m, enum bl_role role, int layer)
 
 static const char *tensor_name(char out[NAME_BYTES], const struct map *map, const char *suffix)
 {
+    const char *dot = suffix[0] ? "." : "";
     if (map->layer < 0)
-        snprintf(out, NAME_BYTES, "%s.%s", map->stem, suffix);
+        snprintf(out, NAME_BYTES, "%s%s%s", map->stem, dot, suffix);
     else
-        snprintf(out, NAME_BYTES, "blk.%d.%s.%s", map->layer, map->stem, suffix);
+        snprintf(out, NAME_BYTES, "blk.%d.%s%s%s", map->layer, map->stem, dot, suffix);
     return out;
 }
 
@@ -106,14 +141,14 @@ static enum bl_status check_shape(const struct bl_model *m, const struct bl_tens
 }
 
 static enum bl_status check_type(const struct bl_model *m, const struct bl_tensor_info *t,
-                                 bool vector)
+                                 bool floats)
 {
-    if (vector && t->type != BL_F32)
-        return bl_model_fail(
-            m, BL_EUNSUPPORTED,
-            "tensor '%s' is %s; norms, biases, scales and rope factors must be f32", t->name,
-            t->type_name);
-    if (!vector && bl_dtypes[t->type].act == BL_ACT_NONE)
+    if (floats && t->type != BL_F32)
+        return bl_model_fail(m, BL_EUNSUPPORTED,
+                             "tensor '%s' is %s; norms, biases, scales, rope factors and short"
+                             " convolutions must be f32",
+                             t->name, t->type_name);
+    if (!floats && bl_dtypes[t->type].act == BL_ACT_NONE)
         return bl_model_fail(m, BL_EUNSUPPORTED, "tensor '%s' is %s, which is not a type of weight",
                              t->name, t->type_name);
     return BL_OK;
@@ -181,10 +216,11 @@ static enum bl_status claim_companions(struct bl_model *m, const struct map *map
 static enum bl_status claim_weight(struct bl_model *m, const struct map *map, struct rows r,
                                    enum bl_part part, unsigned flags, int32_t *index)
 {
+    const char *suffix = map->suffix ? map->suffix : "weight";
     uint32_t tensor, ne[3] = {map->n_in, map->n_out, map->n_experts};
-    const struct bl_tensor_info *t = find(m, map, "weight", &tensor);
+    const struct bl_tensor_info *t = find(m, map, suffix, &tensor);
     if (!t)
-        return flags & BL_WANT_OPTIONAL ? BL_OK : missing(m, map, "weight");
+        return flags & BL_WANT_OPTIONAL ? BL_OK : missing(m, map, suffix);
     BL_TRY(check_shape(m, t, ne));
     BL_TRY(check_type(m, t, !map->n_out));
     return add_weight(m,
@@ -218,15 +254,54 @@ uint64_t bl_weight_expert_stride(const struct bl_weight *w)
 
 /* ---- what families ask for ---- */
 
+/* The role's own name, unless the file has it under another. */
+static void name_map(const struct bl_model *m, enum bl_role role, struct map *map)
+{
+    for (unsigned i = 0; i < BL_COUNT(aliases); i++) {
+        map->stem = aliases[i].stem;
+        map->suffix = aliases[i].suffix;
+        if (aliases[i].role == role && find(m, map, map->suffix ? map->suffix : "weight", NULL))
+            return;
+    }
+    map->stem = roles[role].stem;
+    map->suffix = roles[role].suffix;
+}
+
 enum bl_status bl_model_want(struct bl_model *m, enum bl_role role, int layer, uint32_t n_in,
                              uint32_t n_out, uint32_t n_experts, unsigned flags)
 {
-    const struct map map = {roles[role].stem, layer, n_in, n_out, n_experts};
+    struct map map = {NULL, layer, n_in, n_out, n_experts, NULL};
+    name_map(m, role, &map);
     struct bl_linear *out = slot(m, role, layer);
     struct rows all = {0, n_out ? n_out : 1};
     if (!n_out) /* a vector */
         return claim_weight(m, &map, all, roles[role].part, flags, &out->w);
     return claim(m, &map, all, roles[role].part, flags, out);
+}
+
+enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int layer,
+                                   const struct bl_piece *p)
+{
+    const struct map map = {.stem = p->stem, .layer = layer};
+    const uint32_t whole[3] = {p->n_in, p->n_rows, 0}, one[3] = {1, 0, 0};
+    struct bl_linear *out = slot(m, role, layer);
+    enum bl_part part = roles[role].part;
+    uint32_t tensor;
+    const struct bl_tensor_info *t = find(m, &map, "weight", &tensor);
+    if (!t)
+        return missing(m, &map, "weight");
+    BL_TRY(check_shape(m, t, whole));
+    BL_TRY(check_type(m, t, false));
+    BL_TRY(add_weight(m,
+                      &(struct bl_weight){.tensor = tensor,
+                                          .ne = {p->n_in, p->n, p->n_blocks},
+                                          .row0 = p->first,
+                                          .tensor_rows = p->n_rows / p->n_blocks,
+                                          .type = (uint8_t)t->type,
+                                          .part = (uint8_t)part,
+                                          .layer = (int16_t)layer},
+                      &out->w));
+    return claim_vector(m, &map, "scale", part, one, (struct rows){0, 1}, &out->scale);
 }
 
 /* Tied: the output matrix is the embedding, with a bias or scale of its own if the file has them.
@@ -265,7 +340,7 @@ enum bl_status bl_model_want_qkv(struct bl_model *m, int layer, unsigned flags)
     const struct bl_layer *l = &m->layer[layer];
     uint32_t embd = m->hp.n_embd, at = 0;
     const uint32_t n[] = {l->n_head * m->hp.dk, l->n_head_kv * m->hp.dk, l->n_head_kv * m->hp.dv};
-    const struct map fused = {"attn_qkv", layer, embd, n[0] + n[1] + n[2], 0};
+    const struct map fused = {"attn_qkv", layer, embd, n[0] + n[1] + n[2], 0, NULL};
     bool split = !find(m, &fused, "weight", NULL);
     for (unsigned i = 0; i < 3; i++) {
         enum bl_role role = (enum bl_role)(BL_W_ATTN_Q + i);
@@ -324,7 +399,7 @@ enum bl_status bl_model_want_ffn(struct bl_model *m, int layer, uint32_t n_ff)
 enum bl_status bl_model_want_experts(struct bl_model *m, int layer, uint32_t n_ff)
 {
     uint32_t embd = m->hp.n_embd, n = m->hp.n_expert;
-    const struct map fused = {"ffn_gate_up_exps", layer, embd, 2 * n_ff, n};
+    const struct map fused = {"ffn_gate_up_exps", layer, embd, 2 * n_ff, n, NULL};
     BL_TRY(need_width(m, "expert_feed_forward_length", layer, n_ff));
     BL_TRY(bl_model_want(m, BL_W_ROUTER, layer, embd, n, 0, 0));
     if (find(m, &fused, "weight", NULL))
@@ -334,6 +409,15 @@ enum bl_status bl_model_want_experts(struct bl_model *m, int layer, uint32_t n_f
         BL_TRY(bl_model_want(m, BL_W_EXP_UP, layer, embd, n_ff, n, 0));
     }
     return bl_model_want(m, BL_W_EXP_DOWN, layer, n_ff, embd, n, 0);
+}
+
+enum bl_status bl_model_want_shared_experts(struct bl_model *m, int layer, uint32_t n_ff)
+{
+    uint32_t embd = m->hp.n_embd;
+    BL_TRY(need_width(m, "expert_shared_feed_forward_length", layer, n_ff));
+    BL_TRY(bl_model_want(m, BL_W_SHEXP_GATE, layer, embd, n_ff, 0, 0));
+    BL_TRY(bl_model_want(m, BL_W_SHEXP_UP, layer, embd, n_ff, 0, 0));
+    return bl_model_want(m, BL_W_SHEXP_DOWN, layer, n_ff, embd, 0, 0);
 }
 
 /* ---- what nobody asked for ---- */
