@@ -54,6 +54,31 @@ bl_val bl_graph_matmul(struct bl_graph *g, bl_val w, bl_val x, bl_val bias, bl_v
     return bl_graph_emit(g, BL_OP_MATMUL, src, &bl_no_attr, &y);
 }
 
+static bool heads_fit(const struct bl_value *w, const struct bl_value *x,
+                      const struct bl_heads_attr *at)
+{
+    uint32_t in = at->transposed ? w->ne[1] : w->ne[0], out = w->ne[0] + w->ne[1] - in;
+    return w->origin == BL_WEIGHT && bl_dtypes[w->type].act != BL_ACT_NONE &&
+           bl_is_rows(x, BL_F32) && (uint64_t)in * w->ne[2] == x->ne[0] &&
+           (uint64_t)out * w->ne[2] <= UINT32_MAX && at->head_rows >= w->ne[1] &&
+           at->transposed <= 1;
+}
+
+bl_val bl_graph_matmul_heads(struct bl_graph *g, bl_val w, bl_val x, bl_val scale,
+                             const struct bl_heads_attr *at)
+{
+    const bl_val src[] = {w, x, scale};
+    if (!bl_graph_ready(g, BL_OP_MATMUL_HEADS, src, 2))
+        return 0;
+    const struct bl_value *m = &g->vals[w], *a = &g->vals[x];
+    if (!heads_fit(m, a, at) ||
+        (!bl_absent_or_floats(g, scale, 1, 1) && !bl_absent_or_floats(g, scale, m->ne[2], 1)))
+        return bl_graph_refuse(g, BL_OP_MATMUL_HEADS, src,
+                               "w {in, out, heads}, x {heads * in}, [scale {1} or {heads}]");
+    struct bl_value y = bl_floats(m->ne[at->transposed ? 0 : 1] * m->ne[2], a->ne[1]);
+    return bl_graph_emit(g, BL_OP_MATMUL_HEADS, src, at, &y);
+}
+
 bl_val bl_graph_rope_angles(struct bl_graph *g, bl_val positions, bl_val factors,
                             const struct bl_angles_attr *at)
 {
@@ -73,20 +98,27 @@ bl_val bl_graph_rope_angles(struct bl_graph *g, bl_val positions, bl_val factors
     return bl_graph_emit(g, BL_OP_ROPE_ANGLES, src, at, &y);
 }
 
-bl_val bl_graph_rope(struct bl_graph *g, bl_val x, bl_val angles, enum bl_rope_mode mode,
-                     uint32_t head_elems)
+bl_val bl_graph_rope_at(struct bl_graph *g, bl_val x, bl_val angles, enum bl_rope_mode mode,
+                        uint32_t head_elems, uint32_t first)
 {
     const bl_val src[] = {x, angles};
     if (!bl_graph_ready(g, BL_OP_ROPE, src, 2))
         return 0;
     const struct bl_value *a = &g->vals[x], *r = &g->vals[angles];
     if (!bl_is_rows(a, BL_F32) || !bl_is_rows(r, BL_F32) || a->ne[1] != r->ne[1] || !head_elems ||
-        a->ne[0] % head_elems || r->ne[0] > head_elems || r->ne[0] % 2)
+        a->ne[0] % head_elems || first > head_elems || r->ne[0] > head_elems - first ||
+        r->ne[0] % 2)
         return bl_graph_refuse(g, BL_OP_ROPE, src,
                                "whole heads, angles {n_dims <= head, same tokens}");
     struct bl_value y = bl_floats(a->ne[0], a->ne[1]);
-    return bl_graph_emit(g, BL_OP_ROPE, src, &(struct bl_rope_attr){mode, head_elems, r->ne[0]},
-                         &y);
+    return bl_graph_emit(g, BL_OP_ROPE, src,
+                         &(struct bl_rope_attr){mode, head_elems, r->ne[0], first}, &y);
+}
+
+bl_val bl_graph_rope(struct bl_graph *g, bl_val x, bl_val angles, enum bl_rope_mode mode,
+                     uint32_t head_elems)
+{
+    return bl_graph_rope_at(g, x, angles, mode, head_elems, 0);
 }
 
 /* The result is the state after the step: a new value of the same index, so that readers come after
@@ -136,7 +168,14 @@ static bool valid_glu(const struct bl_glu_attr *at)
 {
     if (at->kind == BL_GLU_SWIGLU_OAI)
         return bl_positive(at->alpha) && bl_positive(at->limit);
-    return at->kind == BL_GLU_SILU || at->kind == BL_GLU_GELU_TANH;
+    return at->kind == BL_GLU_SILU || at->kind == BL_GLU_GELU_TANH || at->kind == BL_GLU_SIGMOID;
+}
+
+/* One gate for a whole row needs a kind that is linear in up. */
+static bool gates(const struct bl_value *gate, const struct bl_value *up, uint32_t kind)
+{
+    return bl_same_value(gate, up) ||
+           (gate->ne[0] == 1 && gate->ne[1] == up->ne[1] && kind != BL_GLU_SWIGLU_OAI);
 }
 
 bl_val bl_graph_glu(struct bl_graph *g, bl_val gate, bl_val up, const struct bl_glu_attr *at)
@@ -145,9 +184,10 @@ bl_val bl_graph_glu(struct bl_graph *g, bl_val gate, bl_val up, const struct bl_
     if (!bl_graph_ready(g, BL_OP_GLU, src, 2))
         return 0;
     const struct bl_value *a = &g->vals[gate], *b = &g->vals[up];
-    if (!bl_is_rows(a, BL_F32) || !bl_same_value(a, b) || !valid_glu(at))
+    if (!bl_is_rows(a, BL_F32) || !bl_is_rows(b, BL_F32) || !gates(a, b, at->kind) ||
+        !valid_glu(at))
         return bl_graph_refuse(g, BL_OP_GLU, src, "two f32 values of one shape, a known kind");
-    struct bl_value y = *a;
+    struct bl_value y = *b;
     return bl_graph_emit(g, BL_OP_GLU, src, at, &y);
 }
 
@@ -238,4 +278,34 @@ bl_val bl_graph_softcap(struct bl_graph *g, bl_val x, float cap)
         return bl_graph_refuse(g, BL_OP_SOFTCAP, src, "an f32 value, a cap above 0");
     struct bl_value y = g->vals[x];
     return bl_graph_emit(g, BL_OP_SOFTCAP, src, &(struct bl_softcap_attr){cap}, &y);
+}
+
+bl_val bl_graph_slice(struct bl_graph *g, bl_val x, uint32_t run, uint32_t first, uint32_t n)
+{
+    const bl_val src[] = {x};
+    if (!bl_graph_ready(g, BL_OP_SLICE, src, 1))
+        return 0;
+    const struct bl_value *a = &g->vals[x];
+    if (!bl_is_rows(a, BL_F32) || !run || a->ne[0] % run || !n || n > run || first > run - n)
+        return bl_graph_refuse(g, BL_OP_SLICE, src, "whole runs of f32, elements inside a run");
+    struct bl_value y = bl_floats(a->ne[0] / run * n, a->ne[1]);
+    return bl_graph_emit(g, BL_OP_SLICE, src, &(struct bl_slice_attr){run, first, n}, &y);
+}
+
+bl_val bl_graph_concat(struct bl_graph *g, bl_val a, bl_val b, bl_val c)
+{
+    const bl_val src[] = {a, b, c};
+    uint64_t n = 0;
+    if (!bl_graph_ready(g, BL_OP_CONCAT, src, 2))
+        return 0;
+    for (unsigned i = 0; i < 3; i++) {
+        const struct bl_value *v = &g->vals[src[i]];
+        if (src[i] && (!bl_is_rows(v, BL_F32) || v->ne[1] != g->vals[a].ne[1]))
+            return bl_graph_refuse(g, BL_OP_CONCAT, src, "f32 rows of the same tokens");
+        n += src[i] ? v->ne[0] : 0;
+    }
+    if (n > UINT32_MAX)
+        return bl_graph_refuse(g, BL_OP_CONCAT, src, "rows of less than 2^32 elements");
+    struct bl_value y = bl_floats((uint32_t)n, g->vals[a].ne[1]);
+    return bl_graph_emit(g, BL_OP_CONCAT, src, &bl_no_attr, &y);
 }

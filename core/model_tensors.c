@@ -309,7 +309,7 @@ enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int la
 static enum bl_status tie_output(struct bl_model *m)
 {
     struct bl_linear *out = &m->role[BL_W_OUTPUT];
-    const struct map map = {roles[BL_W_OUTPUT].stem, -1, m->hp.n_embd, m->hp.n_vocab, 0};
+    const struct map map = {roles[BL_W_OUTPUT].stem, -1, m->hp.n_embd, m->hp.n_vocab, 0, NULL};
     m->tied_output = true;
     out->w = m->role[BL_W_TOKEN_EMBD].w;
     return claim_companions(m, &map, (struct rows){0, m->hp.n_vocab}, BL_PART_HEAD, 0, out);
@@ -383,8 +383,8 @@ static enum bl_status need_width(const struct bl_model *m, const char *suffix, i
 enum bl_status bl_model_want_ffn(struct bl_model *m, int layer, uint32_t n_ff)
 {
     uint32_t embd = m->hp.n_embd;
-    const struct map gate = {roles[BL_W_FFN_GATE].stem, layer, embd, n_ff, 0};
-    const struct map fused = {roles[BL_W_FFN_UP].stem, layer, embd, 2 * n_ff, 0};
+    const struct map gate = {roles[BL_W_FFN_GATE].stem, layer, embd, n_ff, 0, NULL};
+    const struct map fused = {roles[BL_W_FFN_UP].stem, layer, embd, 2 * n_ff, 0, NULL};
     BL_TRY(need_width(m, "feed_forward_length", layer, n_ff));
     const struct bl_tensor_info *up = find(m, &fused, "weight", NULL);
     if (!find(m, &gate, "weight", NULL) && up && up->ne[1] != n_ff)

@@ -18,6 +18,10 @@ static const struct bl_cpu_op *const ops[BL_N_OPS] = {
     [BL_OP_ROUTE] = &bl_cpu_route,
     [BL_OP_EXPERTS] = &bl_cpu_experts,
     [BL_OP_SOFTCAP] = &bl_cpu_softcap,
+    [BL_OP_SLICE] = &bl_cpu_slice,
+    [BL_OP_CONCAT] = &bl_cpu_concat,
+    [BL_OP_SHORT_CONV] = &bl_cpu_short_conv,
+    [BL_OP_DELTA_RULE] = &bl_cpu_delta_rule,
 };
 
 const struct bl_cpu_op *bl_cpu_op_of(const struct bl_node *n)
@@ -226,6 +230,8 @@ static void limit_params(struct bl_cpu_builder *b)
         l->n_ids = least(l->n_ids, bl_cpu_src(b, 0)->ne[1]);
     if (n->op == BL_OP_KV_STORE)
         l->n_slots = least(l->n_slots, bl_cpu_src(b, 1)->ne[2]);
+    if (n->op == BL_OP_SHORT_CONV || n->op == BL_OP_DELTA_RULE) /* their rows are rings */
+        l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
     if (n->op == BL_OP_ATTENTION) {
         const struct bl_attention_attr *at = bl_cpu_attr(b);
         const struct bl_value *k = bl_cpu_src(b, 1);
