@@ -22,7 +22,6 @@ enum {
     MAX_EMBD = 1 << 20,
     MAX_FF = 1 << 24,
     MAX_VOCAB = 1 << 24,
-    MAX_CONTEXT = 1 << 30,
     DEFAULT_CONTEXT = 4096,
     KEY_BYTES = 128
 };
@@ -113,7 +112,7 @@ static enum bl_status read_sizes(struct bl_model *m)
     BL_TRY(bl_hp_u32(m, "block_count", true, 1, MAX_LAYERS, &blocks));
     BL_TRY(bl_hp_u32(m, "nextn_predict_layers", false, 0, blocks - 1, &hp->n_layer_nextn));
     hp->n_layer = blocks - hp->n_layer_nextn;
-    BL_TRY(bl_hp_u32(m, "context_length", true, 1, MAX_CONTEXT, &hp->n_ctx_train));
+    BL_TRY(bl_hp_u32(m, "context_length", true, 1, BL_MAX_CONTEXT, &hp->n_ctx_train));
     BL_TRY(bl_hp_u32(m, "embedding_length", true, 1, MAX_EMBD, &hp->n_embd));
     return bl_hp_f32(m, "attention.layer_norm_rms_epsilon", true, 1e-12f, 1, &hp->eps);
 }
@@ -214,84 +213,6 @@ static enum bl_status read_experts(struct bl_model *m)
     return bl_hp_u32(m, "expert_feed_forward_length", false, 1, MAX_FF, &hp->n_ff_expert);
 }
 
-/* ---- rope ---- */
-
-enum scaling { SCALING_NONE, SCALING_LINEAR, SCALING_YARN, SCALING_LONGROPE };
-static const char *const scaling_name[] = {"none", "linear", "yarn", "longrope"};
-
-/* *out keeps its value when the key is absent. */
-static enum bl_status read_scaling(const struct bl_model *m, enum scaling *out)
-{
-    char key[KEY_BYTES], value[BL_SHOWN_BYTES], shown[BL_SHOWN_BYTES];
-    const char *s = scaling_name[*out];
-    uint64_t n = strlen(s);
-    BL_TRY(bl_gguf_str(m->gguf, full_key(m, "rope.scaling.type", key), false, &s, &n));
-    for (unsigned i = 0; i < BL_COUNT(scaling_name); i++)
-        if (n == strlen(scaling_name[i]) && !memcmp(s, scaling_name[i], n)) {
-            *out = (enum scaling)i;
-            return BL_OK;
-        }
-    snprintf(value, sizeof value, "%.*s", n < sizeof value ? (int)n : (int)sizeof value, s);
-    return bl_model_fail(m, BL_EUNSUPPORTED, "%s is '%s'; must be none, linear, yarn or longrope",
-                         key, bl_gguf_show(shown, value));
-}
-
-/* The factor s of families.md 2.3; writers use 0 for "none". */
-static enum bl_status read_factor(const struct bl_model *m, float *s)
-{
-    *s = 1;
-    BL_TRY(bl_hp_f32(m, "rope.scale_linear", false, 0, 1e6f, s));
-    BL_TRY(bl_hp_f32(m, "rope.scaling.factor", false, 0, 1e6f, s));
-    if (*s == 0)
-        *s = 1;
-    if (*s < 1e-3f)
-        return bl_model_fail(m, BL_EFORMAT,
-                             "%s.rope.scaling.factor is %g; must be 0 or 0.001 to 1e6",
-                             m->family->arch, (double)*s);
-    return BL_OK;
-}
-
-/* The pair at which the original context holds `turns` rotations. */
-static float yarn_pair(const struct bl_hparams *hp, float turns)
-{
-    double n = (double)hp->rope_ctx_orig / (2 * 3.14159265358979323846 * (double)turns);
-    return (float)(hp->rope_dims * log(n) / (2 * log((double)hp->rope_base)));
-}
-
-static enum bl_status read_yarn(struct bl_model *m, float s)
-{
-    struct bl_hparams *hp = &m->hp;
-    float fast = 32, slow = 1, last = (float)hp->rope_dims - 1;
-    BL_TRY(bl_hp_f32(m, "rope.scaling.yarn_beta_fast", false, 1e-3f, 1e6f, &fast));
-    BL_TRY(bl_hp_f32(m, "rope.scaling.yarn_beta_slow", false, 1e-3f, 1e6f, &slow));
-    hp->rope_yarn = true;
-    hp->yarn_lo = fmaxf(0, floorf(yarn_pair(hp, fast)));
-    hp->yarn_hi = fminf(last, ceilf(yarn_pair(hp, slow)));
-    if (s > 1)
-        hp->rope_magnitude *= 1 + 0.1f * logf(s);
-    return BL_OK;
-}
-
-static enum bl_status read_rope(struct bl_model *m)
-{
-    struct bl_hparams *hp = &m->hp;
-    enum scaling kind = SCALING_LINEAR;
-    float s;
-    hp->rope_base = 10000;
-    BL_TRY(bl_hp_f32(m, "rope.freq_base", false, 2, 1e15f, &hp->rope_base));
-    hp->rope_base_window = hp->rope_base;
-    hp->rope_ctx_orig = hp->n_ctx_train;
-    BL_TRY(bl_hp_u32(m, "rope.scaling.original_context_length", false, 1, MAX_CONTEXT,
-                     &hp->rope_ctx_orig));
-    hp->rope_magnitude = 1;
-    BL_TRY(bl_hp_f32(m, "rope.scaling.attn_factor", false, 1e-3f, 1e3f, &hp->rope_magnitude));
-    BL_TRY(read_scaling(m, &kind));
-    BL_TRY(read_factor(m, &s));
-    hp->rope_freq_scale = kind == SCALING_LINEAR || kind == SCALING_YARN ? 1 / s : 1;
-    hp->rope_long = kind == SCALING_LONGROPE;
-    return kind == SCALING_YARN ? read_yarn(m, s) : BL_OK;
-}
-
 /* ---- keys that several families use ---- */
 
 static enum bl_status need_experts(const struct bl_model *m)
@@ -360,7 +281,7 @@ enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
     static const char *const suffix = "attention.sliding_window_pattern";
     char key[KEY_BYTES];
     uint32_t window = 0, period = default_period, slides[MAX_LAYERS] = {0};
-    BL_TRY(bl_hp_u32(m, "attention.sliding_window", false, 0, MAX_CONTEXT, &window));
+    BL_TRY(bl_hp_u32(m, "attention.sliding_window", false, 0, BL_MAX_CONTEXT, &window));
     const struct bl_kv *kv = bl_gguf_find(m->gguf, full_key(m, suffix, key));
     if (kv && kv->type == BL_VAL_ARRAY)
         BL_TRY(bl_hp_u32_per_layer(m, suffix, true, 0, 1, slides, NULL));
@@ -503,7 +424,7 @@ static enum bl_status read_hparams(struct bl_model *m)
     BL_TRY(read_head_sizes(m));
     BL_TRY(read_vocab_size(m));
     BL_TRY(read_experts(m));
-    BL_TRY(read_rope(m));
+    BL_TRY(bl_model_read_rope(m));
     return m->family->hparams ? m->family->hparams(m) : BL_OK;
 }
 
@@ -512,9 +433,9 @@ static enum bl_status settle_context(struct bl_model *m)
     uint64_t trained = m->hp.n_ctx_train;
     if (!m->opt.ctx_tokens)
         m->opt.ctx_tokens = trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT;
-    if (m->opt.ctx_tokens > MAX_CONTEXT)
+    if (m->opt.ctx_tokens > BL_MAX_CONTEXT)
         return bl_fail(BL_EINVAL, "a context of %" PRIu64 " tokens; the most is %d",
-                       m->opt.ctx_tokens, MAX_CONTEXT);
+                       m->opt.ctx_tokens, BL_MAX_CONTEXT);
     if (m->opt.ctx_tokens > trained)
         bl_warn("context of %" PRIu64 " tokens; the model was trained for %" PRIu64,
                 m->opt.ctx_tokens, trained);

@@ -54,6 +54,8 @@ struct bl_layer {
     int32_t state_k, state_v;          /* indices into model.states */
 };
 
+enum { BL_MAX_CONTEXT = 1 << 30 };
+
 enum bl_law { BL_PER_TOKEN,  /* one row per token */
               BL_WINDOW,     /* the last `window` tokens */
               BL_PER_GROUP }; /* one row per `group` tokens: compressed attention, indexer keys */
@@ -72,11 +74,12 @@ struct bl_hparams {
     uint32_t dk, dv;                            /* head sizes of K and V */
     float eps;
     uint32_t rope_dims;                         /* R */
-    float rope_base, rope_base_window;          /* theta; of sliding-window layers */
+    float rope_base;                            /* theta */
     float rope_freq_scale, rope_magnitude;      /* 1/s, m */
     bool rope_yarn, rope_long;                  /* rope_long: needs factor tensors */
-    float yarn_lo, yarn_hi;
+    float yarn_fast, yarn_slow;                 /* turns within the original context: kept as they are, stretched whole */
     uint32_t rope_ctx_orig;
+    struct bl_angles_attr rope_window;          /* of sliding-window layers: the file's, whatever the options say */
     uint32_t n_expert, n_expert_used, n_ff_expert;
     uint32_t n_ff_shared;                       /* of the experts that every token has, 0 = none */
     struct bl_route_attr route;
@@ -84,7 +87,16 @@ struct bl_hparams {
     float attn_scale;                           /* kappa */
 };
 
-struct bl_model_options { uint64_t ctx_tokens; uint8_t type_k, type_v; }; /* enum bl_dtype */
+struct bl_rope_options {             /* in place of what the file says; NULL and 0: the file */
+    const char *scaling;             /* "none", "linear" or "yarn" */
+    float freq_base, freq_scale;     /* theta, 1/s */
+    uint32_t ctx_orig;
+};
+struct bl_model_options {
+    uint64_t ctx_tokens;
+    uint8_t type_k, type_v;          /* enum bl_dtype */
+    struct bl_rope_options rope;
+};
 struct bl_family;
 struct bl_model {
     const struct bl_family *family;
@@ -155,6 +167,9 @@ enum bl_status bl_hp_routed_experts(struct bl_model *, enum bl_gating gating);
  * flag per layer. */
 enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
 
+/* The rope keys and rope options; before a family's own keys. */
+enum bl_status bl_model_read_rope(struct bl_model *);
+
 /* Declares a tensor for a role and checks its shape exactly; picks up .bias {out} and .scale when present.
  * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). Vectors are F32, matrices any type of weight. */
 enum bl_status bl_model_want(struct bl_model *, enum bl_role, int layer, uint32_t n_in, uint32_t n_out,
@@ -185,7 +200,8 @@ enum bl_status bl_model_keep_kv_everywhere(struct bl_model *);
 bl_val bl_build_linear(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
 bl_val bl_build_norm(const struct bl_model *, struct bl_graph *, struct bl_linear, bl_val x);
 bl_val bl_build_embed(const struct bl_model *, struct bl_graph *, const struct bl_shape *, float scale);
-struct bl_angles_attr bl_model_angles(const struct bl_model *); /* as the metadata says */
+struct bl_angles_attr bl_model_angles(const struct bl_model *); /* as metadata and options say */
+struct bl_angles_attr bl_model_angles_at(const struct bl_model *, float base); /* likewise, with another base */
 /* Once per graph and base. Uses rope_freqs, or the long or short factors by the model's context size, where present. */
 bl_val bl_build_angles(const struct bl_model *, struct bl_graph *, const struct bl_shape *, const struct bl_angles_attr *);
 bl_val bl_build_weight(const struct bl_model *, struct bl_graph *, int32_t w);  /* 0 for -1 */

@@ -36,20 +36,6 @@ bl_val bl_build_embed(const struct bl_model *m, struct bl_graph *g, const struct
     return bl_graph_embed(g, table, bl_graph_param(g, BL_PARAM_TOKENS, s->n_tok), scale);
 }
 
-struct bl_angles_attr bl_model_angles(const struct bl_model *m)
-{
-    const struct bl_hparams *hp = &m->hp;
-    return (struct bl_angles_attr){
-        .n_dims = hp->rope_dims,
-        .yarn = hp->rope_yarn,
-        .base = hp->rope_base,
-        .freq_scale = hp->rope_freq_scale,
-        .magnitude = hp->rope_magnitude,
-        .lo = hp->yarn_lo,
-        .hi = hp->yarn_hi,
-    };
-}
-
 /* Long or short is decided by the size of the context, not by what is in it: rows already cached
  * depend on it. */
 static int32_t rope_factors(const struct bl_model *m)
