@@ -51,14 +51,16 @@ struct bl_layer {
     uint32_t n_head, n_head_kv, n_ff;
     uint32_t window;                   /* sliding window, 0 = full attention */
     bool moe;
-    int32_t state_k, state_v;          /* indices into model.states */
+    bool recurrent;                    /* a delta net in the place of attention */
+    int32_t state_k, state_v;          /* indices into model.states; of a recurrent layer, its tail and its matrices */
 };
 
 enum { BL_MAX_CONTEXT = 1 << 30 };
 
 enum bl_law { BL_PER_TOKEN,  /* one row per token */
               BL_WINDOW,     /* the last `window` tokens */
-              BL_PER_GROUP }; /* one row per `group` tokens: compressed attention, indexer keys */
+              BL_PER_GROUP,  /* one row per `group` tokens: compressed attention, indexer keys */
+              BL_FIXED };    /* one row, which every token replaces: recurrent state */
 struct bl_state_desc {
     char name[32];           /* "blk.3.k" */
     int16_t layer;
@@ -66,8 +68,14 @@ struct bl_state_desc {
     uint32_t window;         /* BL_WINDOW: tokens kept */
     uint32_t group;          /* BL_PER_GROUP: tokens of a row */
     uint32_t row_elems;
+    uint32_t slack;          /* BL_FIXED, and BL_WINDOW with `tail`: rows kept beyond those, for a rewind */
+    bool tail;               /* BL_WINDOW that is read before a step's rows are written: need not hold a step */
 };
 
+struct bl_delta_hparams {                       /* of recurrent layers */
+    uint32_t taps, n_head_k, n_head_v, dk, dv;
+    bool tiled;                                 /* struct bl_delta_attr */
+};
 struct bl_hparams {
     uint32_t n_ctx_train, n_embd, n_layer, n_vocab;
     uint32_t n_layer_nextn;                     /* blocks of the file after those, for drafting: not built */
@@ -83,8 +91,11 @@ struct bl_hparams {
     uint32_t n_expert, n_expert_used, n_ff_expert;
     uint32_t n_ff_shared;                       /* of the experts that every token has, 0 = none */
     struct bl_route_attr route;
+    struct bl_glu_attr glu;                     /* zeroed: SwiGLU */
     float final_softcap;                        /* 0 = none */
     float attn_scale;                           /* kappa */
+    bool attn_gated;                            /* attn_q gives every head's query, then its gate */
+    struct bl_delta_hparams delta;
 };
 
 struct bl_rope_options {             /* in place of what the file says; NULL and 0: the file */
@@ -96,6 +107,7 @@ struct bl_model_options {
     uint64_t ctx_tokens;
     uint8_t type_k, type_v;          /* enum bl_dtype */
     struct bl_rope_options rope;
+    uint32_t slack_tokens;           /* that recurrent state can be taken back: a copy of it each */
 };
 struct bl_family;
 struct bl_model {
@@ -138,7 +150,7 @@ enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, cons
 void bl_model_close(struct bl_model *);
 enum bl_status bl_model_build(const struct bl_model *, const struct bl_shape *, struct bl_graph *); /* + check */
 /* Rows per sequence that a state needs: context for PER_TOKEN, window + ubatch - 1 (at most the context) for WINDOW,
- * context / group, rounded up, for PER_GROUP. */
+ * window - 1 + slack for the tail of one, context / group, rounded up, for PER_GROUP, 1 + slack for FIXED. */
 uint32_t bl_state_rows(const struct bl_state_desc *, const struct bl_shape *);
 uint64_t bl_state_bytes(const struct bl_state_desc *, const struct bl_shape *); /* all sequences */
 /* Byte offset of a weight's first row inside its tensor, and its distance from one expert to the next. */
@@ -167,6 +179,10 @@ enum bl_status bl_hp_routed_experts(struct bl_model *, enum bl_gating gating);
  * flag per layer. */
 enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
 
+/* Layers with a gated delta net, and gated attention in the others: which, by attention.recurrent_layers or
+ * full_attention_interval; the ssm.* keys. tiled: how value heads find their key head, see struct bl_delta_attr. */
+enum bl_status bl_hp_delta_net(struct bl_model *, bool tiled);
+
 /* The rope keys and rope options; before a family's own keys. */
 enum bl_status bl_model_read_rope(struct bl_model *);
 
@@ -188,12 +204,14 @@ enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff
 enum bl_status bl_model_want_shared_experts(struct bl_model *, int layer, uint32_t n_ff);
 /* A norm that this family's files call otherwise: `stem`. */
 enum bl_status bl_model_want_norm(struct bl_model *, enum bl_role, const char *stem, int layer, uint32_t n);
+enum bl_status bl_model_want_delta_net(struct bl_model *, int layer); /* with its norm; old fused forms too */
 void bl_model_warn_unused(const struct bl_model *); /* one line for the tensors that got no role */
 /* Adds a state, whose rows are runs of `run` elements that a type's blocks must fit. */
 enum bl_status bl_model_keep(struct bl_model *, const struct bl_state_desc *, uint32_t run, int32_t *index);
 /* K and V rows for a layer, PER_TOKEN or WINDOW by layer.window. */
 enum bl_status bl_model_keep_kv(struct bl_model *, int layer);
 enum bl_status bl_model_keep_kv_everywhere(struct bl_model *);
+enum bl_status bl_model_keep_hybrid(struct bl_model *); /* the tail and matrices of recurrent layers, K and V of others */
 
 /* Graph pieces that families share. They place their own nodes; what follows bl_build_attention belongs to its ATTN,
  * what follows the others to FFN, unless bl_graph_at says otherwise. */
@@ -210,7 +228,11 @@ bl_val bl_build_state(const struct bl_model *, struct bl_graph *, const struct b
 bl_val bl_build_attention(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int layer, bl_val h,
                           bl_val angles, enum bl_rope_mode);
 bl_val bl_build_ffn(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+bl_val bl_build_shared_experts(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+/* The chosen experts' sum, and the shared experts' where the layer has them. */
 bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+/* Convolution, delta rule, gated norm, output projection: in the place of attention. */
+bl_val bl_build_delta_net(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int layer, bl_val h);
 /* The decoder of most families: two norms per layer, attention, SwiGLU or experts, residuals; and the head. */
 void bl_build_decoder(const struct bl_model *, struct bl_graph *, const struct bl_shape *, enum bl_rope_mode);
 bl_val bl_build_head(const struct bl_model *, struct bl_graph *, const struct bl_shape *, bl_val x); /* sets g->result */
