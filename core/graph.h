@@ -49,6 +49,10 @@ struct bl_attention_attr {
     uint32_t window;                     /* 0 = all earlier positions, otherwise that many, itself included */
     float scale;
 };
+struct bl_groups_attr {
+    struct bl_attention_attr at;
+    uint32_t group;                      /* tokens of a group */
+};
 enum bl_glu_kind { BL_GLU_SILU, BL_GLU_GELU_TANH, BL_GLU_SWIGLU_OAI /* gate <= limit, |up| <= limit, (up + 1) */,
                    BL_GLU_SIGMOID };
 struct bl_glu_attr { uint32_t kind; float alpha, limit; };
@@ -58,7 +62,11 @@ struct bl_route_attr {
     uint32_t n_group, n_group_used, group_by_max; /* n_group <= 1: no groups */
     float scale;                                  /* 0 or 1 = none */
 };
-struct bl_experts_attr { uint32_t n_used; struct bl_glu_attr glu; };
+struct bl_experts_attr {
+    uint32_t n_used;
+    uint32_t bias_elems;                 /* of gate and of up: from one expert's bias to the next; 0: they are packed */
+    struct bl_glu_attr glu;
+};
 struct bl_softcap_attr { float cap; };
 struct bl_slice_attr { uint32_t run, first, n; };
 struct bl_conv_attr { uint32_t silu; /* 1: of the result */ };
@@ -138,6 +146,8 @@ bl_val bl_graph_rope_at(struct bl_graph *, bl_val x, bl_val angles, enum bl_rope
 bl_val bl_graph_kv_store(struct bl_graph *, bl_val x, bl_val state);
 bl_val bl_graph_attention(struct bl_graph *, bl_val q, bl_val k, bl_val v, bl_val sinks,
                           const struct bl_attention_attr *);
+struct bl_attention_vals { bl_val q, k, v, sinks, rows, chosen; };
+bl_val bl_graph_attention_groups(struct bl_graph *, const struct bl_attention_vals *, const struct bl_groups_attr *);
 bl_val bl_graph_glu(struct bl_graph *, bl_val gate, bl_val up, const struct bl_glu_attr *);
 bl_val bl_graph_add(struct bl_graph *, bl_val a, bl_val b);
 void bl_graph_route(struct bl_graph *, bl_val logits, bl_val bias, const struct bl_route_attr *, bl_val *ids,

@@ -143,7 +143,7 @@ static bool attention_fits(const struct bl_graph *g, const bl_val *src,
            at->n_head && at->n_head_kv && at->n_head % at->n_head_kv == 0 &&
            (uint64_t)at->n_head * at->dk == q->ne[0] &&
            (uint64_t)at->n_head_kv * at->dk == k->ne[0] &&
-           (uint64_t)at->n_head_kv * at->dv == v->ne[0] &&
+           (k == v ? at->dv && at->dv <= at->dk : (uint64_t)at->n_head_kv * at->dv == v->ne[0]) &&
            (uint64_t)at->n_head * at->dv <= UINT32_MAX && k->ne[1] == v->ne[1] &&
            k->ne[2] == v->ne[2] && bl_absent_or_floats(g, src[3], at->n_head, 1);
 }
@@ -162,6 +162,32 @@ bl_val bl_graph_attention(struct bl_graph *g, bl_val q, bl_val k, bl_val v, bl_v
         return bl_graph_refuse(g, BL_OP_ATTENTION, src, "a scale above 0");
     struct bl_value y = bl_floats(at->n_head * at->dv, g->vals[q].ne[1]);
     return bl_graph_emit(g, BL_OP_ATTENTION, src, at, &y);
+}
+
+static bool groups_fit(const struct bl_graph *g, const bl_val *src)
+{
+    const struct bl_value *k = &g->vals[src[1]], *rows = &g->vals[src[4]];
+    const struct bl_value *chosen = &g->vals[src[5]];
+    return src[1] == src[2] && rows->origin == BL_STATE_ROWS && rows->type == k->type &&
+           rows->ne[0] == k->ne[0] && rows->ne[2] == k->ne[2] &&
+           (!src[5] || (bl_is_rows(chosen, BL_I32) && chosen->ne[1] == g->vals[src[0]].ne[1]));
+}
+
+bl_val bl_graph_attention_groups(struct bl_graph *g, const struct bl_attention_vals *v,
+                                 const struct bl_groups_attr *at)
+{
+    const bl_val src[] = {v->q, v->k, v->v, v->sinks, v->rows, v->chosen};
+    if (!bl_graph_ready(g, BL_OP_ATTENTION_GROUPS, src, 3))
+        return 0;
+    if (!v->rows || !attention_fits(g, src, &at->at) || !groups_fit(g, src))
+        return bl_graph_refuse(
+            g, BL_OP_ATTENTION_GROUPS, src,
+            "q {heads * dk}, k and v one state of heads_kv * dk, [sinks {heads}],"
+            " rows of groups like k, [chosen i32 {n, tokens}]");
+    if (!bl_positive(at->at.scale) || !at->at.window || !at->group)
+        return bl_graph_refuse(g, BL_OP_ATTENTION_GROUPS, src, "scale, window, group above 0");
+    struct bl_value y = bl_floats(at->at.n_head * at->at.dv, g->vals[v->q].ne[1]);
+    return bl_graph_emit(g, BL_OP_ATTENTION_GROUPS, src, at, &y);
 }
 
 static bool valid_glu(const struct bl_glu_attr *at)
@@ -252,6 +278,7 @@ static bool experts_fit(const struct bl_graph *g, const bl_val *src,
            bl_absent_or_floats(g, src[6], n_ff, n) && bl_absent_or_floats(g, src[7], n_ff, n) &&
            bl_absent_or_floats(g, src[8], n_embd, n) && bl_absent_or_floats(g, src[9], n, 1) &&
            bl_absent_or_floats(g, src[10], n, 1) && bl_absent_or_floats(g, src[11], n, 1) &&
+           (!at->bias_elems || at->bias_elems >= n_ff) &&
            valid_glu(&at->glu);
 }
 

@@ -107,7 +107,7 @@ const struct bl_cpu_op bl_cpu_rope_angles = {.emit = angles_emit};
 struct rope_args {
     const float *x, *angles;
     float *y;
-    uint32_t n, head, n_dims;
+    uint32_t n, head, n_dims, first;
     uint8_t mode;
 };
 
@@ -120,12 +120,12 @@ static void rope_run(const void *args, const struct bl_cpu_job *job)
         for (uint32_t i = 0; i < a->n; i += a->head) {
             const float *x = a->x + (size_t)t * a->n + i;
             float *y = a->y + (size_t)t * a->n + i;
-            if (a->mode == BL_ROPE_NEOX)
-                job->kernels->rope_neox(a->n_dims, y, x, angles);
-            else
-                job->kernels->rope_norm(a->n_dims, y, x, angles);
             if (y != x)
-                memcpy(y + a->n_dims, x + a->n_dims, (a->head - a->n_dims) * sizeof *y);
+                memcpy(y, x, a->head * sizeof *y);
+            if (a->mode == BL_ROPE_NEOX)
+                job->kernels->rope_neox(a->n_dims, y + a->first, x + a->first, angles);
+            else
+                job->kernels->rope_norm(a->n_dims, y + a->first, x + a->first, angles);
         }
     }
 }
@@ -142,6 +142,7 @@ static void rope_emit(struct bl_cpu_builder *b)
     a->n = bl_cpu_src(b, 0)->ne[0];
     a->head = at->head_elems;
     a->n_dims = at->n_dims;
+    a->first = at->first;
     a->mode = (uint8_t)at->mode;
 }
 

@@ -9,10 +9,12 @@ static const struct bl_cpu_op *const ops[BL_N_OPS] = {
     [BL_OP_GATHER_ROWS] = &bl_cpu_gather_rows,
     [BL_OP_RMS_NORM] = &bl_cpu_rms_norm,
     [BL_OP_MATMUL] = &bl_cpu_matmul,
+    [BL_OP_MATMUL_HEADS] = &bl_cpu_matmul_heads,
     [BL_OP_ROPE_ANGLES] = &bl_cpu_rope_angles,
     [BL_OP_ROPE] = &bl_cpu_rope,
     [BL_OP_KV_STORE] = &bl_cpu_kv_store,
     [BL_OP_ATTENTION] = &bl_cpu_attention,
+    [BL_OP_ATTENTION_GROUPS] = &bl_cpu_attention,
     [BL_OP_GLU] = &bl_cpu_glu,
     [BL_OP_ADD] = &bl_cpu_add,
     [BL_OP_ROUTE] = &bl_cpu_route,
@@ -221,6 +223,23 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* A state in which a token looks back over the last `window` tokens, 0: over all. Only a window's
+ * ring may wrap, and only if a whole step fits beside the window. */
+static void limit_ring(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t window)
+{
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    if (!window || state->ne[1] < (uint64_t)window + l->n_tok - 1)
+        l->n_pos = least(l->n_pos, state->ne[1]);
+}
+
+/* A state of one row for `group` tokens. */
+static void limit_groups(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t group)
+{
+    const uint64_t n_pos = (uint64_t)state->ne[1] * group;
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    l->n_pos = n_pos < l->n_pos ? (uint32_t)n_pos : l->n_pos;
+}
+
 /* What this node lets a params block say. */
 static void limit_params(struct bl_cpu_builder *b)
 {
@@ -232,14 +251,10 @@ static void limit_params(struct bl_cpu_builder *b)
         l->n_slots = least(l->n_slots, bl_cpu_src(b, 1)->ne[2]);
     if (n->op == BL_OP_SHORT_CONV || n->op == BL_OP_DELTA_RULE) /* their rows are rings */
         l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
-    if (n->op == BL_OP_ATTENTION) {
-        const struct bl_attention_attr *at = bl_cpu_attr(b);
-        const struct bl_value *k = bl_cpu_src(b, 1);
-        l->n_slots = least(l->n_slots, k->ne[2]);
-        /* Only a window's ring may wrap, and only if a whole step fits beside the window. */
-        if (!at->window || k->ne[1] < (uint64_t)at->window + l->n_tok - 1)
-            l->n_pos = least(l->n_pos, k->ne[1]);
-    }
+    if (n->op == BL_OP_ATTENTION || n->op == BL_OP_ATTENTION_GROUPS)
+        limit_ring(l, bl_cpu_src(b, 1), ((const struct bl_attention_attr *)bl_cpu_attr(b))->window);
+    if (n->op == BL_OP_ATTENTION_GROUPS)
+        limit_groups(l, bl_cpu_src(b, 4), ((const struct bl_groups_attr *)bl_cpu_attr(b))->group);
 }
 
 static enum bl_status emit_nodes(struct bl_cpu_builder *b, const struct bl_bound *bound, uint32_t n)
