@@ -69,6 +69,7 @@ struct bl_experts_attr {
 };
 struct bl_softcap_attr { float cap; };
 struct bl_slice_attr { uint32_t run, first, n; };
+struct bl_concat_attr { uint32_t runs; };
 struct bl_conv_attr { uint32_t silu; /* 1: of the result */ };
 struct bl_delta_attr {
     uint32_t n_head_k, n_head_v, dk, dv;
@@ -158,6 +159,7 @@ bl_val bl_graph_experts(struct bl_graph *, bl_val x, bl_val ids, bl_val weights,
 bl_val bl_graph_softcap(struct bl_graph *, bl_val x, float cap);
 bl_val bl_graph_slice(struct bl_graph *, bl_val x, uint32_t run, uint32_t first, uint32_t n);
 bl_val bl_graph_concat(struct bl_graph *, bl_val a, bl_val b, bl_val c);
+bl_val bl_graph_concat_runs(struct bl_graph *, bl_val a, bl_val b, bl_val c, uint32_t runs);
 bl_val bl_graph_short_conv(struct bl_graph *, bl_val x, bl_val w, bl_val state, bool silu);
 struct bl_delta_vals { bl_val qkv, beta, alpha, a, dt, state; };
 bl_val bl_graph_delta_rule(struct bl_graph *, const struct bl_delta_vals *, const struct bl_delta_attr *);

@@ -278,8 +278,7 @@ static bool experts_fit(const struct bl_graph *g, const bl_val *src,
            bl_absent_or_floats(g, src[6], n_ff, n) && bl_absent_or_floats(g, src[7], n_ff, n) &&
            bl_absent_or_floats(g, src[8], n_embd, n) && bl_absent_or_floats(g, src[9], n, 1) &&
            bl_absent_or_floats(g, src[10], n, 1) && bl_absent_or_floats(g, src[11], n, 1) &&
-           (!at->bias_elems || at->bias_elems >= n_ff) &&
-           valid_glu(&at->glu);
+           (!at->bias_elems || at->bias_elems >= n_ff) && valid_glu(&at->glu);
 }
 
 bl_val bl_graph_experts(struct bl_graph *g, bl_val x, bl_val ids, bl_val weights,
@@ -319,7 +318,7 @@ bl_val bl_graph_slice(struct bl_graph *g, bl_val x, uint32_t run, uint32_t first
     return bl_graph_emit(g, BL_OP_SLICE, src, &(struct bl_slice_attr){run, first, n}, &y);
 }
 
-bl_val bl_graph_concat(struct bl_graph *g, bl_val a, bl_val b, bl_val c)
+bl_val bl_graph_concat_runs(struct bl_graph *g, bl_val a, bl_val b, bl_val c, uint32_t runs)
 {
     const bl_val src[] = {a, b, c};
     uint64_t n = 0;
@@ -327,12 +326,18 @@ bl_val bl_graph_concat(struct bl_graph *g, bl_val a, bl_val b, bl_val c)
         return 0;
     for (unsigned i = 0; i < 3; i++) {
         const struct bl_value *v = &g->vals[src[i]];
-        if (src[i] && (!bl_is_rows(v, BL_F32) || v->ne[1] != g->vals[a].ne[1]))
-            return bl_graph_refuse(g, BL_OP_CONCAT, src, "f32 rows of the same tokens");
+        if (!runs ||
+            (src[i] && (!bl_is_rows(v, BL_F32) || v->ne[1] != g->vals[a].ne[1] || v->ne[0] % runs)))
+            return bl_graph_refuse(g, BL_OP_CONCAT, src, "f32 rows of the same tokens, whole runs");
         n += src[i] ? v->ne[0] : 0;
     }
     if (n > UINT32_MAX)
         return bl_graph_refuse(g, BL_OP_CONCAT, src, "rows of less than 2^32 elements");
     struct bl_value y = bl_floats((uint32_t)n, g->vals[a].ne[1]);
-    return bl_graph_emit(g, BL_OP_CONCAT, src, &bl_no_attr, &y);
+    return bl_graph_emit(g, BL_OP_CONCAT, src, &(struct bl_concat_attr){runs}, &y);
+}
+
+bl_val bl_graph_concat(struct bl_graph *g, bl_val a, bl_val b, bl_val c)
+{
+    return bl_graph_concat_runs(g, a, b, c, 1);
 }

@@ -167,7 +167,8 @@ const struct bl_cpu_op bl_cpu_slice = {.emit = slice_emit};
 
 struct concat_args {
     const float *x[3];
-    uint32_t n[3]; /* 0: absent */
+    uint32_t n[3]; /* of a run; 0: absent */
+    uint32_t runs;
     float *y;
     uint8_t rows;
 };
@@ -176,11 +177,12 @@ static void concat_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct concat_args *a = args;
     const struct bl_cpu_range r = bl_cpu_rows(job, a->rows);
-    float *y = a->y + (size_t)r.first * (a->n[0] + a->n[1] + a->n[2]);
-    for (uint32_t t = r.first; t < r.end; t++)
+    const size_t first = (size_t)r.first * a->runs, end = (size_t)r.end * a->runs;
+    float *y = a->y + first * (a->n[0] + a->n[1] + a->n[2]);
+    for (size_t run = first; run < end; run++)
         for (unsigned i = 0; i < 3; i++) {
             if (a->n[i])
-                memcpy(y, a->x[i] + (size_t)t * a->n[i], a->n[i] * sizeof *y);
+                memcpy(y, a->x[i] + run * a->n[i], a->n[i] * sizeof *y);
             y += a->n[i];
         }
 }
@@ -191,10 +193,11 @@ static void concat_emit(struct bl_cpu_builder *b)
     struct concat_args *a = bl_cpu_step(b, concat_run, sizeof *a, rows);
     if (!a)
         return;
+    a->runs = ((const struct bl_concat_attr *)bl_cpu_attr(b))->runs;
     for (unsigned i = 0; i < 3; i++)
         if (bl_node_src(b->graph, b->node, i)) {
             a->x[i] = bl_cpu_reads(b, i);
-            a->n[i] = bl_cpu_src(b, i)->ne[0];
+            a->n[i] = bl_cpu_src(b, i)->ne[0] / a->runs;
         }
     a->y = bl_cpu_writes(b, 0);
     a->rows = rows;
