@@ -42,6 +42,7 @@ struct bl_angles_attr {                  /* families.md section 2.2, 2.3 */
     uint32_t yarn;                       /* 1: blend by lo, hi; 0: freq_scale for all */
     float base, freq_scale, magnitude;
     float lo, hi;
+    uint32_t sections[4];                /* pairs per axis of positions, section 2.2; all 0: one axis for all */
 };
 struct bl_rope_attr { uint32_t mode, head_elems, n_dims, first; };
 struct bl_attention_attr {

@@ -233,6 +233,14 @@ enum bl_status bl_hp_softmax_experts(struct bl_model *m)
     return BL_OK;
 }
 
+enum bl_status bl_hp_softmax_shared_experts(struct bl_model *m)
+{
+    struct bl_hparams *hp = &m->hp;
+    BL_TRY(bl_hp_softmax_experts(m));
+    hp->n_ff_shared = hp->n_ff_expert;
+    return bl_hp_u32(m, "expert_shared_feed_forward_length", false, 1, MAX_FF, &hp->n_ff_shared);
+}
+
 /* Fewer groups used than there are, otherwise grouping means nothing; whole groups of experts. */
 static enum bl_status read_groups(struct bl_model *m)
 {
@@ -254,7 +262,7 @@ enum bl_status bl_hp_routed_experts(struct bl_model *m, enum bl_gating gating)
 {
     struct bl_hparams *hp = &m->hp;
     struct bl_route_attr *r = &hp->route;
-    uint32_t dense = 0, func = 0, n_shared = 0;
+    uint32_t dense = 0, step = 1, func = 0, n_shared = 0;
     bool normalise = false;
     BL_TRY(need_experts(m));
     BL_TRY(bl_hp_u32(m, "expert_gating_func", false, 0, BL_GATE_SQRT_SOFTPLUS, &func));
@@ -266,8 +274,9 @@ enum bl_status bl_hp_routed_experts(struct bl_model *m, enum bl_gating gating)
     BL_TRY(bl_hp_f32(m, "expert_weights_scale", false, 0, 1e6f, &r->scale));
     BL_TRY(read_groups(m));
     BL_TRY(bl_hp_u32(m, "leading_dense_block_count", false, 0, hp->n_layer, &dense));
+    BL_TRY(bl_hp_u32(m, "interleave_moe_layer_step", false, 1, MAX_LAYERS, &step));
     for (uint32_t i = dense; i < hp->n_layer; i++)
-        m->layer[i].moe = true;
+        m->layer[i].moe = (i + 1) % step == 0;
     BL_TRY(bl_hp_u32(m, "expert_shared_count", false, 0, MAX_EXPERTS, &n_shared));
     if (n_shared > MAX_FF / (hp->n_ff_expert ? hp->n_ff_expert : 1))
         return bl_model_fail(m, BL_EFORMAT, "%s.expert_shared_count is %u, of %u elements each",
@@ -355,7 +364,11 @@ enum bl_status bl_model_keep_kv_everywhere(struct bl_model *m)
 uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
 {
     uint64_t rows = s->ctx_tokens;
-    if (d->law == BL_WINDOW) {
+    if (d->law == BL_FIXED)
+        rows = 1 + (uint64_t)d->slack_rows;
+    if (d->law == BL_WINDOW && d->tail)
+        rows = (uint64_t)d->window - 1 + d->slack_rows;
+    else if (d->law == BL_WINDOW) {
         uint64_t ring = (uint64_t)d->window + s->ubatch_tokens - 1;
         rows = ring < rows ? ring : rows;
     }

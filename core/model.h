@@ -40,6 +40,7 @@ struct bl_weight {
     uint32_t ne[3];
     uint32_t row0;        /* first row inside each expert's matrix of the tensor; first element of a vector */
     uint32_t tensor_rows; /* rows of one matrix of the tensor: expert stride = tensor_rows * row bytes; 0: a vector */
+    uint32_t expert_elems; /* of a vector per expert: elements from one to the next, more than its own where fused */
     uint8_t type, part;   /* enum bl_dtype, enum bl_part */
     int16_t layer;        /* -1: per model */
 };
@@ -68,7 +69,7 @@ struct bl_state_desc {
     uint32_t window;         /* BL_WINDOW: tokens kept */
     uint32_t group;          /* BL_PER_GROUP: tokens of a row */
     uint32_t row_elems;
-    uint32_t slack;          /* BL_FIXED, and BL_WINDOW with `tail`: rows kept beyond those, for a rewind */
+    uint32_t slack_rows;     /* BL_FIXED, and BL_WINDOW with `tail`: kept beyond those, for a rewind */
     bool tail;               /* BL_WINDOW that is read before a step's rows are written: need not hold a step */
 };
 
@@ -87,6 +88,7 @@ struct bl_hparams {
     bool rope_yarn, rope_long;                  /* rope_long: needs factor tensors */
     float yarn_fast, yarn_slow;                 /* turns within the original context: kept as they are, stretched whole */
     uint32_t rope_ctx_orig;
+    uint32_t rope_sections[4];
     struct bl_angles_attr rope_window;          /* of sliding-window layers: the file's, whatever the options say */
     uint32_t n_expert, n_expert_used, n_ff_expert;
     uint32_t n_ff_shared;                       /* of the experts that every token has, 0 = none */
@@ -172,7 +174,7 @@ enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, 
                                    uint32_t most, uint32_t *out, bool *found);
 /* Every layer gets experts: softmax over all, the chosen ones renormalised. Refuses a file without any. */
 enum bl_status bl_hp_softmax_experts(struct bl_model *);
-/* Experts from layer leading_dense_block_count on, shared ones beside them, and how they are chosen; `gating` where
+/* Experts in every interleave_moe_layer_step-th layer from leading_dense_block_count on, shared ones beside them, and how they are chosen; `gating` where
  * expert_gating_func is absent or 0. Refuses a file without any. */
 enum bl_status bl_hp_routed_experts(struct bl_model *, enum bl_gating gating);
 /* layer.window from attention.sliding_window and its pattern: period P (layer b slides where b mod P < P - 1) or one
@@ -181,8 +183,12 @@ enum bl_status bl_hp_sliding_window(struct bl_model *, uint32_t default_period);
 
 /* Layers with a gated delta net, and gated attention in the others: which, by attention.recurrent_layers or
  * full_attention_interval; the ssm.* keys. tiled: how value heads find their key head, see struct bl_delta_attr. */
-enum bl_status bl_hp_delta_net(struct bl_model *, bool tiled);
+enum bl_status bl_hp_hybrid(struct bl_model *, bool tiled);
+/* Softmax experts in every layer, and shared ones as wide as expert_shared_feed_forward_length or the others. */
+enum bl_status bl_hp_softmax_shared_experts(struct bl_model *);
 
+/* rope.dimension_sections: interleaved axes of positions. */
+enum bl_status bl_hp_rope_sections(struct bl_model *);
 /* The rope keys and rope options; before a family's own keys. */
 enum bl_status bl_model_read_rope(struct bl_model *);
 
@@ -200,11 +206,14 @@ enum bl_status bl_model_want_rope_factors(struct bl_model *);                /* 
 enum bl_status bl_model_want_attention(struct bl_model *, int layer, unsigned flags); /* norm, qkv (flags), output */
 enum bl_status bl_model_want_qkv(struct bl_model *, int layer, unsigned flags);
 enum bl_status bl_model_want_ffn(struct bl_model *, int layer, uint32_t n_ff); /* gate+up fused in ffn_up, or apart */
-enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff); /* with their router */
+enum bl_status bl_model_want_experts(struct bl_model *, int layer, uint32_t n_ff, unsigned flags); /* with their router */
 enum bl_status bl_model_want_shared_experts(struct bl_model *, int layer, uint32_t n_ff);
+/* By layer.moe: the dense one, or experts with their selection bias (flags) and the shared ones the model has. */
+enum bl_status bl_model_want_moe_or_ffn(struct bl_model *, int layer, unsigned selection_flags);
 /* A norm that this family's files call otherwise: `stem`. */
 enum bl_status bl_model_want_norm(struct bl_model *, enum bl_role, const char *stem, int layer, uint32_t n);
-enum bl_status bl_model_want_delta_net(struct bl_model *, int layer); /* with its norm; old fused forms too */
+/* Delta net or gated attention with head norms, by layer.recurrent; the FFN's norm is called post_attention_norm. */
+enum bl_status bl_model_want_hybrid(struct bl_model *, int layer);
 void bl_model_warn_unused(const struct bl_model *); /* one line for the tensors that got no role */
 /* Adds a state, whose rows are runs of `run` elements that a type's blocks must fit. */
 enum bl_status bl_model_keep(struct bl_model *, const struct bl_state_desc *, uint32_t run, int32_t *index);

@@ -72,13 +72,11 @@ bl_val bl_build_head(const struct bl_model *m, struct bl_graph *g, const struct 
 /* ---- per layer ---- */
 
 /* Heads of a projection, normalised one by one where the model does that, then rotated. */
-static bl_val build_heads(const struct bl_model *m, struct bl_graph *g, const struct bl_layer *l,
-                          enum bl_role role, enum bl_role norm, bl_val h, bl_val angles,
-                          enum bl_rope_mode mode)
+static bl_val build_heads(const struct bl_model *m, struct bl_graph *g, struct bl_linear norm,
+                          bl_val x, bl_val angles, enum bl_rope_mode mode)
 {
-    bl_val x = bl_build_linear(m, g, l->role[role], h);
-    if (l->role[norm].w >= 0)
-        x = bl_build_norm(m, g, l->role[norm], x);
+    if (norm.w >= 0)
+        x = bl_build_norm(m, g, norm, x);
     return angles ? bl_graph_rope(g, x, angles, mode, m->hp.dk) : x;
 }
 
@@ -94,14 +92,24 @@ bl_val bl_build_attention(const struct bl_model *m, struct bl_graph *g, const st
         .window = l->window,
         .scale = m->hp.attn_scale,
     };
+    static const struct bl_glu_attr sigmoid = {.kind = BL_GLU_SIGMOID};
+    bl_val gate = 0;
     bl_graph_at(g, BL_PART_ATTN, layer);
-    bl_val q = build_heads(m, g, l, BL_W_ATTN_Q, BL_W_ATTN_Q_NORM, h, angles, mode);
-    bl_val k = build_heads(m, g, l, BL_W_ATTN_K, BL_W_ATTN_K_NORM, h, angles, mode);
+    bl_val q = bl_build_linear(m, g, l->role[BL_W_ATTN_Q], h);
+    if (m->hp.attn_gated) {
+        gate = bl_graph_slice(g, q, 2 * at.dk, at.dk, at.dk);
+        q = bl_graph_slice(g, q, 2 * at.dk, 0, at.dk);
+    }
+    q = build_heads(m, g, l->role[BL_W_ATTN_Q_NORM], q, angles, mode);
+    bl_val k = bl_build_linear(m, g, l->role[BL_W_ATTN_K], h);
+    k = build_heads(m, g, l->role[BL_W_ATTN_K_NORM], k, angles, mode);
     bl_val v = bl_build_linear(m, g, l->role[BL_W_ATTN_V], h);
     bl_val k_rows = bl_graph_kv_store(g, k, bl_build_state(m, g, s, l->state_k));
     bl_val v_rows = bl_graph_kv_store(g, v, bl_build_state(m, g, s, l->state_v));
     bl_val sinks = bl_build_weight(m, g, l->role[BL_W_ATTN_SINKS].w);
     bl_val o = bl_graph_attention(g, q, k_rows, v_rows, sinks, &at);
+    if (gate)
+        o = bl_graph_glu(g, gate, o, &sigmoid);
     return bl_build_linear(m, g, l->role[BL_W_ATTN_OUT], o);
 }
 
@@ -156,7 +164,12 @@ bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_
                     const struct bl_glu_attr *glu)
 {
     const struct bl_layer *l = &m->layer[layer];
-    const struct bl_experts_attr at = {.n_used = m->hp.route.n_used, .glu = *glu};
+    int32_t gate_bias = l->role[BL_W_EXP_GATE].bias;
+    const struct bl_experts_attr at = {
+        .n_used = m->hp.route.n_used,
+        .bias_elems = gate_bias < 0 ? 0 : m->weight[gate_bias].expert_elems,
+        .glu = *glu,
+    };
     bl_val ids, weights;
     bl_graph_at(g, BL_PART_FFN, layer);
     bl_val scores = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
@@ -193,7 +206,9 @@ void bl_build_decoder(const struct bl_model *m, struct bl_graph *g, const struct
         const struct bl_layer *l = &m->layer[i];
         bl_graph_at(g, BL_PART_ATTN, i);
         bl_val h = bl_build_norm(m, g, l->role[BL_W_ATTN_NORM], x);
-        bl_val o = bl_build_attention(m, g, s, i, h, l->window ? window : full, mode);
+        bl_val o = l->recurrent
+                       ? bl_build_delta_net(m, g, s, i, h)
+                       : bl_build_attention(m, g, s, i, h, l->window ? window : full, mode);
         bl_graph_at(g, BL_PART_FFN, i);
         x = bl_graph_add(g, x, o);
         h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], x);

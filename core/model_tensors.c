@@ -190,12 +190,11 @@ static enum bl_status claim_vector(struct bl_model *m, const struct map *map, co
         return BL_OK;
     BL_TRY(check_shape(m, t, ne));
     BL_TRY(check_type(m, t, true));
-    if (r.n != ne[0] && ne[1]) /* pieces of every expert's vector do not lie side by side */
-        return bl_model_fail(m, BL_EUNSUPPORTED, "tensor '%s': fused biases of experts", t->name);
     return add_weight(m,
                       &(struct bl_weight){.tensor = tensor,
                                           .ne = {r.n, ne[1] ? ne[1] : 1, 1},
                                           .row0 = r.first,
+                                          .expert_elems = ne[1] ? ne[0] : 0,
                                           .type = BL_F32,
                                           .part = (uint8_t)part,
                                           .layer = (int16_t)map->layer},
@@ -222,7 +221,7 @@ static enum bl_status claim_weight(struct bl_model *m, const struct map *map, st
     if (!t)
         return flags & BL_WANT_OPTIONAL ? BL_OK : missing(m, map, suffix);
     BL_TRY(check_shape(m, t, ne));
-    BL_TRY(check_type(m, t, !map->n_out));
+    BL_TRY(check_type(m, t, !map->n_out || (flags & BL_WANT_F32)));
     return add_weight(m,
                       &(struct bl_weight){.tensor = tensor,
                                           .ne = {ne[0], r.n, ne[2] ? ne[2] : 1},
@@ -304,6 +303,14 @@ enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int la
     return claim_vector(m, &map, "scale", part, one, (struct rows){0, 1}, &out->scale);
 }
 
+enum bl_status bl_model_want_norm(struct bl_model *m, enum bl_role role, const char *stem,
+                                  int layer, uint32_t n)
+{
+    const struct map map = {.stem = stem, .layer = layer, .n_in = n};
+    return claim_weight(m, &map, (struct rows){0, 1}, roles[role].part, 0,
+                        &slot(m, role, layer)->w);
+}
+
 /* Tied: the output matrix is the embedding, with a bias or scale of its own if the file has them.
  */
 static enum bl_status tie_output(struct bl_model *m)
@@ -339,7 +346,8 @@ enum bl_status bl_model_want_qkv(struct bl_model *m, int layer, unsigned flags)
 {
     const struct bl_layer *l = &m->layer[layer];
     uint32_t embd = m->hp.n_embd, at = 0;
-    const uint32_t n[] = {l->n_head * m->hp.dk, l->n_head_kv * m->hp.dk, l->n_head_kv * m->hp.dv};
+    const uint32_t n[] = {l->n_head * m->hp.dk * (m->hp.attn_gated ? 2 : 1),
+                          l->n_head_kv * m->hp.dk, l->n_head_kv * m->hp.dv};
     const struct map fused = {"attn_qkv", layer, embd, n[0] + n[1] + n[2], 0, NULL};
     bool split = !find(m, &fused, "weight", NULL);
     for (unsigned i = 0; i < 3; i++) {
@@ -364,11 +372,11 @@ enum bl_status bl_model_want_attention(struct bl_model *m, int layer, unsigned f
 
 /* Gate and up in one map of 2 n rows, gate first. */
 static enum bl_status claim_gate_up(struct bl_model *m, const struct map *fused, enum bl_part part,
-                                    enum bl_role gate, enum bl_role up)
+                                    unsigned flags, enum bl_role gate, enum bl_role up)
 {
     uint32_t n = fused->n_out / 2;
-    BL_TRY(claim(m, fused, (struct rows){0, n}, part, 0, slot(m, gate, fused->layer)));
-    return claim(m, fused, (struct rows){n, n}, part, 0, slot(m, up, fused->layer));
+    BL_TRY(claim(m, fused, (struct rows){0, n}, part, flags, slot(m, gate, fused->layer)));
+    return claim(m, fused, (struct rows){n, n}, part, flags, slot(m, up, fused->layer));
 }
 
 static enum bl_status need_width(const struct bl_model *m, const char *suffix, int layer,
@@ -388,7 +396,7 @@ enum bl_status bl_model_want_ffn(struct bl_model *m, int layer, uint32_t n_ff)
     BL_TRY(need_width(m, "feed_forward_length", layer, n_ff));
     const struct bl_tensor_info *up = find(m, &fused, "weight", NULL);
     if (!find(m, &gate, "weight", NULL) && up && up->ne[1] != n_ff)
-        BL_TRY(claim_gate_up(m, &fused, BL_PART_FFN, BL_W_FFN_GATE, BL_W_FFN_UP));
+        BL_TRY(claim_gate_up(m, &fused, BL_PART_FFN, 0, BL_W_FFN_GATE, BL_W_FFN_UP));
     else {
         BL_TRY(bl_model_want(m, BL_W_FFN_GATE, layer, embd, n_ff, 0, 0));
         BL_TRY(bl_model_want(m, BL_W_FFN_UP, layer, embd, n_ff, 0, 0));
@@ -396,19 +404,19 @@ enum bl_status bl_model_want_ffn(struct bl_model *m, int layer, uint32_t n_ff)
     return bl_model_want(m, BL_W_FFN_DOWN, layer, n_ff, embd, 0, 0);
 }
 
-enum bl_status bl_model_want_experts(struct bl_model *m, int layer, uint32_t n_ff)
+enum bl_status bl_model_want_experts(struct bl_model *m, int layer, uint32_t n_ff, unsigned flags)
 {
     uint32_t embd = m->hp.n_embd, n = m->hp.n_expert;
     const struct map fused = {"ffn_gate_up_exps", layer, embd, 2 * n_ff, n, NULL};
     BL_TRY(need_width(m, "expert_feed_forward_length", layer, n_ff));
-    BL_TRY(bl_model_want(m, BL_W_ROUTER, layer, embd, n, 0, 0));
+    BL_TRY(bl_model_want(m, BL_W_ROUTER, layer, embd, n, 0, flags));
     if (find(m, &fused, "weight", NULL))
-        BL_TRY(claim_gate_up(m, &fused, BL_PART_EXPERTS, BL_W_EXP_GATE, BL_W_EXP_UP));
+        BL_TRY(claim_gate_up(m, &fused, BL_PART_EXPERTS, flags, BL_W_EXP_GATE, BL_W_EXP_UP));
     else {
-        BL_TRY(bl_model_want(m, BL_W_EXP_GATE, layer, embd, n_ff, n, 0));
-        BL_TRY(bl_model_want(m, BL_W_EXP_UP, layer, embd, n_ff, n, 0));
+        BL_TRY(bl_model_want(m, BL_W_EXP_GATE, layer, embd, n_ff, n, flags));
+        BL_TRY(bl_model_want(m, BL_W_EXP_UP, layer, embd, n_ff, n, flags));
     }
-    return bl_model_want(m, BL_W_EXP_DOWN, layer, n_ff, embd, n, 0);
+    return bl_model_want(m, BL_W_EXP_DOWN, layer, n_ff, embd, n, flags);
 }
 
 enum bl_status bl_model_want_shared_experts(struct bl_model *m, int layer, uint32_t n_ff)
@@ -418,6 +426,16 @@ enum bl_status bl_model_want_shared_experts(struct bl_model *m, int layer, uint3
     BL_TRY(bl_model_want(m, BL_W_SHEXP_GATE, layer, embd, n_ff, 0, 0));
     BL_TRY(bl_model_want(m, BL_W_SHEXP_UP, layer, embd, n_ff, 0, 0));
     return bl_model_want(m, BL_W_SHEXP_DOWN, layer, n_ff, embd, 0, 0);
+}
+
+enum bl_status bl_model_want_moe_or_ffn(struct bl_model *m, int layer, unsigned selection_flags)
+{
+    const struct bl_hparams *hp = &m->hp;
+    if (!m->layer[layer].moe)
+        return bl_model_want_ffn(m, layer, m->layer[layer].n_ff);
+    BL_TRY(bl_model_want_experts(m, layer, hp->n_ff_expert, 0));
+    BL_TRY(bl_model_want(m, BL_W_ROUTER_BIAS, layer, hp->n_expert, 0, 0, selection_flags));
+    return hp->n_ff_shared ? bl_model_want_shared_experts(m, layer, hp->n_ff_shared) : BL_OK;
 }
 
 /* ---- what nobody asked for ---- */

@@ -207,7 +207,7 @@ struct matrix {
     const struct bl_matmul_kernel *kernel;
     const uint64_t *expert; /* addresses */
     const float *bias, *scale;
-    size_t stride;
+    size_t stride, bias_elems; /* from one expert's bias to the next */
     uint32_t k, rows, group, chunk;
 };
 struct experts_args {
@@ -367,7 +367,7 @@ static void scale_and_bias(const struct matrix *m, const struct piece *p, float 
             y[i] *= m->scale[e];
     if (m->bias)
         for (uint32_t i = 0; i < p->n; i++)
-            y[i] += m->bias[(size_t)e * m->rows + p->row + i];
+            y[i] += m->bias[e * m->bias_elems + p->row + i];
 }
 
 static void dot(const struct matrix *m, const struct piece *p, float *y, const uint8_t *x,
@@ -455,6 +455,7 @@ static struct matrix matrix_of(const struct bl_cpu_builder *b, unsigned src)
                        .bias = bl_cpu_weight(b, src + 3),
                        .scale = bl_cpu_weight(b, src + 6),
                        .stride = (size_t)bl_dtype_row_bytes(w->type, w->ne[0]),
+                       .bias_elems = w->ne[1],
                        .k = w->ne[0],
                        .rows = w->ne[1]};
     m.group = m.kernel->rows;
@@ -500,6 +501,8 @@ static void fill_args(struct bl_cpu_builder *b, struct experts_args *a, const st
     a->gate = matrix_of(b, GATE);
     a->up = matrix_of(b, UP);
     a->down = matrix_of(b, DOWN);
+    if (at->bias_elems)
+        a->gate.bias_elems = a->up.bias_elems = at->bias_elems;
     share_pieces(&a->gate, &a->up);
     a->ids = (const int32_t *)(uintptr_t)b->bound->src[IDS];
     a->weights = (const float *)(uintptr_t)b->bound->src[WEIGHTS];

@@ -8,7 +8,7 @@
  * Each prompt runs in one batch, token by token and in mixed chunks, in every mode the case has a
  * tolerance for. Greedy continuations must be equal; a difference passes only where the recorded
  * margin is below 0.01. */
-#include "ballast.h"
+#include "model.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -290,15 +290,14 @@ static void check_case(const char *dir, const char *name)
 
 static bool family_is_built(const char *dir, const char *name)
 {
-    static const char *const built[] = {"llama", "qwen2", "qwen3", "qwen3moe", "phi3", "gemma3"};
     char file[256];
     bool found = false;
 
     snprintf(file, sizeof file, "cases/%s.json", name);
     cJSON *c = read_json(dir, file);
     const cJSON *arch = cJSON_GetObjectItem(c, "arch");
-    for (size_t i = 0; cJSON_IsString(arch) && i < sizeof built / sizeof *built; i++)
-        found = found || !strcmp(arch->valuestring, built[i]);
+    for (size_t i = 0; cJSON_IsString(arch) && bl_families[i]; i++)
+        found = found || !strcmp(arch->valuestring, bl_families[i]->arch);
     if (!found)
         printf("skip %s: its family is not built\n", name);
     cJSON_Delete(c);
