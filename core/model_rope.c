@@ -135,6 +135,23 @@ enum bl_status bl_model_read_rope(struct bl_model *m)
     return BL_OK;
 }
 
+enum bl_status bl_hp_rope_sections(struct bl_model *m)
+{
+    int32_t pairs = (int32_t)m->hp.rope_dims / 2, n, sum = 0;
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", m->family->arch);
+    for (unsigned i = 0; i < 4; i++) {
+        BL_TRY(bl_gguf_i32_array(m->gguf, key, i, &n));
+        if (n < 0 || n > pairs)
+            return bl_model_fail(m, BL_EFORMAT, "element %u of %s is %d; must be 0 to %d", i, key,
+                                 n, pairs);
+        m->hp.rope_sections[i] = (uint32_t)n;
+        sum += n;
+    }
+    return sum ? BL_OK
+               : bl_model_fail(m, BL_EFORMAT, "%s is all 0; must be the pairs of each axis", key);
+}
+
 /* The pair at which the original context holds `turns` rotations. */
 static float yarn_pair(const struct bl_hparams *hp, float base, float turns)
 {
@@ -152,6 +169,7 @@ struct bl_angles_attr bl_model_angles_at(const struct bl_model *m, float base)
         .freq_scale = hp->rope_freq_scale,
         .magnitude = hp->rope_magnitude,
     };
+    memcpy(at.sections, hp->rope_sections, sizeof at.sections);
     if (hp->rope_yarn) {
         at.lo = fmaxf(0, floorf(yarn_pair(hp, base, hp->yarn_fast)));
         at.hi = fminf((float)hp->rope_dims - 1, ceilf(yarn_pair(hp, base, hp->yarn_slow)));

@@ -83,6 +83,14 @@ static double blend(const struct bl_angles_attr *at, uint32_t i)
     return (double)at->freq_scale * (1 - plain) + plain;
 }
 
+/* A text token stands at one position on the first three axes, and at 0 on the last. */
+static bool turns(const uint32_t sections[4], uint32_t i)
+{
+    const uint32_t sum = sections[0] + sections[1] + sections[2] + sections[3];
+    const uint32_t c = sum ? i % sum : 0;
+    return !sum || c < 3 * sections[c % 3];
+}
+
 static void angles_emit(struct bl_cpu_builder *b)
 {
     const struct bl_angles_attr *at = bl_cpu_attr(b);
@@ -95,7 +103,8 @@ static void angles_emit(struct bl_cpu_builder *b)
     a->n_dims = at->n_dims;
     a->magnitude = (double)at->magnitude;
     for (uint32_t i = 0; i < at->n_dims / 2; i++) {
-        a->pair[i].step = pow((double)at->base, -2.0 * i / at->n_dims);
+        if (turns(at->sections, i))
+            a->pair[i].step = pow((double)at->base, -2.0 * i / at->n_dims);
         a->pair[i].keep = blend(at, i);
     }
 }
