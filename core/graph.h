@@ -45,6 +45,7 @@ struct bl_angles_attr {                  /* families.md section 2.2, 2.3 */
     uint32_t sections[4];                /* pairs per axis of positions, section 2.2; all 0: one axis for all */
 };
 struct bl_rope_attr { uint32_t mode, head_elems, n_dims, first; };
+struct bl_temper_attr { float scale; uint32_t every; };
 struct bl_attention_attr {
     uint32_t n_head, n_head_kv, dk, dv;
     uint32_t window;                     /* 0 = all earlier positions, otherwise that many, itself included */
@@ -145,6 +146,7 @@ bl_val bl_graph_rope(struct bl_graph *, bl_val x, bl_val angles, enum bl_rope_mo
 /* Rotates from element `first` of every head on. */
 bl_val bl_graph_rope_at(struct bl_graph *, bl_val x, bl_val angles, enum bl_rope_mode, uint32_t head_elems,
                         uint32_t first);
+bl_val bl_graph_temper(struct bl_graph *, bl_val x, bl_val positions, const struct bl_temper_attr *);
 bl_val bl_graph_kv_store(struct bl_graph *, bl_val x, bl_val state);
 bl_val bl_graph_attention(struct bl_graph *, bl_val q, bl_val k, bl_val v, bl_val sinks,
                           const struct bl_attention_attr *);

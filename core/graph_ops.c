@@ -121,6 +121,21 @@ bl_val bl_graph_rope(struct bl_graph *g, bl_val x, bl_val angles, enum bl_rope_m
     return bl_graph_rope_at(g, x, angles, mode, head_elems, 0);
 }
 
+bl_val bl_graph_temper(struct bl_graph *g, bl_val x, bl_val positions,
+                       const struct bl_temper_attr *at)
+{
+    const bl_val src[] = {x, positions};
+    if (!bl_graph_ready(g, BL_OP_TEMPER, src, 2))
+        return 0;
+    const struct bl_value *a = &g->vals[x], *p = &g->vals[positions];
+    if (!bl_is_rows(a, BL_F32) || !bl_is_param(p, BL_PARAM_POSITIONS) || p->ne[0] != a->ne[1] ||
+        !bl_positive(at->scale) || !at->every)
+        return bl_graph_refuse(g, BL_OP_TEMPER, src,
+                               "f32 {elements, tokens}, their positions, scale and every above 0");
+    struct bl_value y = *a;
+    return bl_graph_emit(g, BL_OP_TEMPER, src, at, &y);
+}
+
 /* The result is the state after the step: a new value of the same index, so that readers come after
  * the write. */
 bl_val bl_graph_kv_store(struct bl_graph *g, bl_val x, bl_val state)

@@ -309,9 +309,14 @@ enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
 enum bl_status bl_model_keep(struct bl_model *m, const struct bl_state_desc *d, uint32_t run,
                              int32_t *index)
 {
-    if (run % bl_dtypes[d->type].block_elems)
-        return bl_fail(BL_EINVAL, "state %s of type %s needs runs of whole %u elements; has %u",
-                       d->name, bl_dtypes[d->type].name, bl_dtypes[d->type].block_elems, run);
+    const struct bl_dtype_info *type = &bl_dtypes[d->type];
+    if (type->act == BL_ACT_NONE || !bl_dtype_can_encode(d->type))
+        return bl_fail(BL_EINVAL, "cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed",
+                       type->name);
+    if (run % type->block_elems || d->row_elems % type->block_elems)
+        return bl_fail(BL_EINVAL,
+                       "cache type %s needs whole %u elements; rows of %s have %u, their parts %u",
+                       type->name, type->block_elems, d->name, d->row_elems, run);
     if (m->n_states == m->cap_states) {
         uint32_t cap = m->cap_states ? 2 * m->cap_states : 64;
         struct bl_state_desc *state = realloc(m->state, cap * sizeof *state);

@@ -196,6 +196,7 @@ enum bl_status bl_model_read_rope(struct bl_model *);
  * layer -1 = per model. n_experts 0 = a matrix (or a vector: n_out 0). Vectors are F32, matrices any type of weight. */
 enum bl_status bl_model_want(struct bl_model *, enum bl_role, int layer, uint32_t n_in, uint32_t n_out,
                              uint32_t n_experts, unsigned flags);
+bool bl_model_has(const struct bl_model *, int layer, const char *name); /* of the layer's tensor: "attn_q_a.weight" */
 /* A part of the rows of a tensor: its rows are n_blocks blocks of one size, the part is rows [first, first + n) of each.
  * Gives a weight {n_in, n, n_blocks}; nothing is copied. */
 struct bl_piece { const char *stem; uint32_t n_in, n_rows, n_blocks, first, n; };

@@ -278,6 +278,13 @@ enum bl_status bl_model_want(struct bl_model *m, enum bl_role role, int layer, u
     return claim(m, &map, all, roles[role].part, flags, out);
 }
 
+bool bl_model_has(const struct bl_model *m, int layer, const char *name)
+{
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "blk.%d.%s", layer, name);
+    return bl_gguf_find_tensor(m->gguf, full, NULL);
+}
+
 enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int layer,
                                    const struct bl_piece *p)
 {

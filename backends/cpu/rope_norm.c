@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* RMS_NORM, ROPE_ANGLES and ROPE: token by token. */
+/* RMS_NORM, ROPE_ANGLES, ROPE and TEMPER: token by token. */
 #include "segment.h"
 
 #include <math.h>
@@ -156,3 +156,37 @@ static void rope_emit(struct bl_cpu_builder *b)
 }
 
 const struct bl_cpu_op bl_cpu_rope = {.emit = rope_emit};
+
+/* ---- TEMPER ---- */
+
+struct temper_args {
+    const float *x;
+    float *y;
+    uint32_t n;
+    struct bl_temper_attr at;
+};
+
+static void temper_run(const void *args, const struct bl_cpu_job *job)
+{
+    const struct temper_args *a = args;
+    const struct bl_cpu_range r = bl_cpu_rows(job, BL_CPU_TOKENS);
+    const uint32_t *pos = BL_PARAMS_ARRAY(const uint32_t, job->params, job->params->pos_off);
+    for (uint32_t t = r.first; t < r.end; t++) {
+        const float c = 1 + a->at.scale * logf((float)(pos[t] / a->at.every + 1));
+        for (size_t i = (size_t)t * a->n; i < (t + (size_t)1) * a->n; i++)
+            a->y[i] = c * a->x[i];
+    }
+}
+
+static void temper_emit(struct bl_cpu_builder *b)
+{
+    struct temper_args *a = bl_cpu_step(b, temper_run, sizeof *a, BL_CPU_TOKENS);
+    if (!a)
+        return;
+    a->x = bl_cpu_reads(b, 0);
+    a->y = bl_cpu_writes(b, 0);
+    a->n = bl_cpu_src(b, 0)->ne[0];
+    a->at = *(const struct bl_temper_attr *)bl_cpu_attr(b);
+}
+
+const struct bl_cpu_op bl_cpu_temper = {.emit = temper_emit};

@@ -12,6 +12,7 @@ static const struct bl_cpu_op *const ops[BL_N_OPS] = {
     [BL_OP_MATMUL_HEADS] = &bl_cpu_matmul_heads,
     [BL_OP_ROPE_ANGLES] = &bl_cpu_rope_angles,
     [BL_OP_ROPE] = &bl_cpu_rope,
+    [BL_OP_TEMPER] = &bl_cpu_temper,
     [BL_OP_KV_STORE] = &bl_cpu_kv_store,
     [BL_OP_ATTENTION] = &bl_cpu_attention,
     [BL_OP_ATTENTION_GROUPS] = &bl_cpu_attention,
