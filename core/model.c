@@ -460,11 +460,26 @@ static enum bl_status settle_context(struct bl_model *m)
     return BL_OK;
 }
 
+/* Files made for drafting hold the nextn blocks and nothing before them. */
+static enum bl_status refuse_drafts(const struct bl_model *m)
+{
+    char draft[64];
+    snprintf(draft, sizeof draft, "blk.%u.attn_norm.weight", m->hp.n_layer);
+    if (!m->hp.n_layer_nextn || bl_gguf_find_tensor(m->gguf, "blk.0.attn_norm.weight", NULL) ||
+        !bl_gguf_find_tensor(m->gguf, draft, NULL))
+        return BL_OK;
+    return bl_model_fail(m, BL_EUNSUPPORTED,
+                         "holds only block %u, for drafting, of a model of %u blocks; open the"
+                         " model itself",
+                         m->hp.n_layer, m->hp.n_layer + m->hp.n_layer_nextn);
+}
+
 static enum bl_status fill(struct bl_model *m)
 {
     BL_TRY(find_family(m));
     BL_TRY(read_hparams(m));
     BL_TRY(settle_context(m));
+    BL_TRY(refuse_drafts(m));
     BL_TRY(m->family->tensors(m));
     if (m->hp.rope_long && m->role[BL_W_ROPE_LONG].w < 0)
         return bl_model_fail(m, BL_EFORMAT,
