@@ -36,8 +36,20 @@ bl_val bl_graph_rms_norm(struct bl_graph *g, bl_val x, bl_val w, float eps)
     if (!bl_is_rows(a, BL_F32) || !bl_is_floats(v, v->ne[0], 1) || a->ne[0] % v->ne[0] ||
         !bl_positive(eps))
         return bl_graph_refuse(g, BL_OP_RMS_NORM, src, "whole runs of f32 w {n}, eps above 0");
-    struct bl_value y = bl_floats(a->ne[0], a->ne[1]);
-    return bl_graph_emit(g, BL_OP_RMS_NORM, src, &(struct bl_norm_attr){eps}, &y);
+    struct bl_value y = *a;
+    return bl_graph_emit(g, BL_OP_RMS_NORM, src, &(struct bl_norm_attr){eps, v->ne[0]}, &y);
+}
+
+bl_val bl_graph_rms_norm_runs(struct bl_graph *g, bl_val x, uint32_t run, float eps)
+{
+    const bl_val src[] = {x, 0};
+    if (!bl_graph_ready(g, BL_OP_RMS_NORM, src, 1))
+        return 0;
+    const struct bl_value *a = &g->vals[x];
+    if (!bl_is_rows(a, BL_F32) || !run || a->ne[0] % run || !bl_positive(eps))
+        return bl_graph_refuse(g, BL_OP_RMS_NORM, src, "whole runs of f32, eps above 0");
+    struct bl_value y = *a;
+    return bl_graph_emit(g, BL_OP_RMS_NORM, src, &(struct bl_norm_attr){eps, run}, &y);
 }
 
 bl_val bl_graph_matmul(struct bl_graph *g, bl_val w, bl_val x, bl_val bias, bl_val scale)
@@ -91,7 +103,7 @@ bl_val bl_graph_rope_angles(struct bl_graph *g, bl_val positions, bl_val factors
         return bl_graph_refuse(g, BL_OP_ROPE_ANGLES, src,
                                "positions, [factors {n_dims / 2}], even n_dims");
     if (!bl_positive(at->base) || !bl_positive(at->freq_scale) || !bl_positive(at->magnitude) ||
-        !isfinite(at->lo) || !isfinite(at->hi) || at->yarn > 1)
+        !isfinite(at->lo) || !isfinite(at->hi) || at->yarn > 1 || at->inverse > 1)
         return bl_graph_refuse(g, BL_OP_ROPE_ANGLES, src,
                                "base, freq_scale, magnitude above 0, finite lo, hi");
     struct bl_value y = bl_floats(at->n_dims, p->ne[0]);
@@ -138,16 +150,22 @@ bl_val bl_graph_temper(struct bl_graph *g, bl_val x, bl_val positions,
 
 /* The result is the state after the step: a new value of the same index, so that readers come after
  * the write. */
-bl_val bl_graph_kv_store(struct bl_graph *g, bl_val x, bl_val state)
+bl_val bl_graph_kv_store_groups(struct bl_graph *g, bl_val x, bl_val state, uint32_t group)
 {
     const bl_val src[] = {x, state};
     if (!bl_graph_ready(g, BL_OP_KV_STORE, src, 2))
         return 0;
     const struct bl_value *a = &g->vals[x], *s = &g->vals[state];
-    if (!bl_is_rows(a, BL_F32) || s->origin != BL_STATE_ROWS || a->ne[0] != s->ne[0])
-        return bl_graph_refuse(g, BL_OP_KV_STORE, src, "f32 {row, tokens}, a state of such rows");
+    if (!bl_is_rows(a, BL_F32) || s->origin != BL_STATE_ROWS || a->ne[0] != s->ne[0] || !group)
+        return bl_graph_refuse(g, BL_OP_KV_STORE, src,
+                               "f32 {row, tokens}, a state of such rows, group above 0");
     struct bl_value y = *s;
-    return bl_graph_emit(g, BL_OP_KV_STORE, src, &bl_no_attr, &y);
+    return bl_graph_emit(g, BL_OP_KV_STORE, src, &(struct bl_store_attr){group}, &y);
+}
+
+bl_val bl_graph_kv_store(struct bl_graph *g, bl_val x, bl_val state)
+{
+    return bl_graph_kv_store_groups(g, x, state, 1);
 }
 
 static bool attention_fits(const struct bl_graph *g, const bl_val *src,
@@ -209,14 +227,16 @@ static bool valid_glu(const struct bl_glu_attr *at)
 {
     if (at->kind == BL_GLU_SWIGLU_OAI)
         return bl_positive(at->alpha) && bl_positive(at->limit);
+    if (at->kind == BL_GLU_SILU_CLAMPED)
+        return bl_positive(at->limit);
     return at->kind == BL_GLU_SILU || at->kind == BL_GLU_GELU_TANH || at->kind == BL_GLU_SIGMOID;
 }
 
 /* One gate for a whole row needs a kind that is linear in up. */
 static bool gates(const struct bl_value *gate, const struct bl_value *up, uint32_t kind)
 {
-    return bl_same_value(gate, up) ||
-           (gate->ne[0] == 1 && gate->ne[1] == up->ne[1] && kind != BL_GLU_SWIGLU_OAI);
+    return bl_same_value(gate, up) || (gate->ne[0] == 1 && gate->ne[1] == up->ne[1] &&
+                                       kind != BL_GLU_SWIGLU_OAI && kind != BL_GLU_SILU_CLAMPED);
 }
 
 bl_val bl_graph_glu(struct bl_graph *g, bl_val gate, bl_val up, const struct bl_glu_attr *at)
@@ -253,24 +273,42 @@ static bool valid_route(uint32_t n_experts, const struct bl_route_attr *at)
             (uint64_t)at->n_group_used * (n_experts / at->n_group) >= at->n_used);
 }
 
-void bl_graph_route(struct bl_graph *g, bl_val logits, bl_val bias, const struct bl_route_attr *at,
-                    bl_val *ids, bl_val *weights)
+static bool table_fits(const struct bl_graph *g, const struct bl_route_vals *v, uint32_t n_used)
 {
-    const bl_val src[] = {logits, bias};
+    const struct bl_value *table = &g->vals[v->table], *tokens = &g->vals[v->tokens];
+    if (!v->table)
+        return !v->tokens;
+    return table->origin == BL_WEIGHT && table->type == BL_I32 && table->ne[0] == n_used &&
+           table->ne[2] == 1 && !v->bias && bl_is_param(tokens, BL_PARAM_TOKENS) &&
+           tokens->ne[0] == g->vals[v->logits].ne[1];
+}
+
+void bl_graph_route_by_table(struct bl_graph *g, const struct bl_route_vals *v,
+                             const struct bl_route_attr *at, bl_val *ids, bl_val *weights)
+{
+    const bl_val src[] = {v->logits, v->bias, v->table, v->tokens};
     *ids = *weights = 0;
     if (!bl_graph_ready(g, BL_OP_ROUTE, src, 1))
         return;
-    const struct bl_value *z = &g->vals[logits];
-    if (!bl_is_rows(z, BL_F32) || !bl_absent_or_floats(g, bias, z->ne[0], 1) ||
-        !valid_route(z->ne[0], at)) {
+    const struct bl_value *z = &g->vals[v->logits];
+    if (!bl_is_rows(z, BL_F32) || !bl_absent_or_floats(g, v->bias, z->ne[0], 1) ||
+        !valid_route(z->ne[0], at) || !table_fits(g, v, at->n_used)) {
         bl_graph_refuse(g, BL_OP_ROUTE, src,
-                        "f32 {experts, tokens}, [bias {experts}], 1 to experts used");
+                        "f32 {experts, tokens}, [bias {experts}] or [table i32 {used, ids}, "
+                        "tokens], 1 to experts used");
         return;
     }
     const struct bl_value y[] = {bl_activation(BL_I32, at->n_used, z->ne[1]),
                                  bl_floats(at->n_used, z->ne[1])};
     *ids = bl_graph_emit(g, BL_OP_ROUTE, src, at, y);
     *weights = *ids ? *ids + 1 : 0;
+}
+
+void bl_graph_route(struct bl_graph *g, bl_val logits, bl_val bias, const struct bl_route_attr *at,
+                    bl_val *ids, bl_val *weights)
+{
+    const struct bl_route_vals v = {.logits = logits, .bias = bias};
+    bl_graph_route_by_table(g, &v, at, ids, weights);
 }
 
 static bool is_experts(const struct bl_value *v, uint32_t in, uint32_t out, uint32_t experts)

@@ -21,6 +21,12 @@ static const struct bl_cpu_op *const ops[BL_N_OPS] = {
     [BL_OP_ROUTE] = &bl_cpu_route,
     [BL_OP_EXPERTS] = &bl_cpu_experts,
     [BL_OP_SOFTCAP] = &bl_cpu_softcap,
+    [BL_OP_REPEAT] = &bl_cpu_repeat,
+    [BL_OP_STREAM_WEIGHTS] = &bl_cpu_stream_weights,
+    [BL_OP_STREAM_READ] = &bl_cpu_stream_read,
+    [BL_OP_STREAM_WRITE] = &bl_cpu_stream_write,
+    [BL_OP_COMPRESS] = &bl_cpu_compress,
+    [BL_OP_CHOOSE] = &bl_cpu_choose,
     [BL_OP_SLICE] = &bl_cpu_slice,
     [BL_OP_CONCAT] = &bl_cpu_concat,
     [BL_OP_SHORT_CONV] = &bl_cpu_short_conv,
@@ -241,6 +247,14 @@ static void limit_groups(struct bl_cpu_limits *l, const struct bl_value *state, 
     l->n_pos = n_pos < l->n_pos ? (uint32_t)n_pos : l->n_pos;
 }
 
+/* Rows of single tokens may be a ring: who reads them says how far it reaches. */
+static void limit_store(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t group)
+{
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    if (group > 1)
+        limit_groups(l, state, group);
+}
+
 /* What this node lets a params block say. */
 static void limit_params(struct bl_cpu_builder *b)
 {
@@ -248,10 +262,16 @@ static void limit_params(struct bl_cpu_builder *b)
     const struct bl_node *n = b->node;
     if (n->op == BL_OP_EMBED)
         l->n_ids = least(l->n_ids, bl_cpu_src(b, 0)->ne[1]);
-    if (n->op == BL_OP_KV_STORE)
-        l->n_slots = least(l->n_slots, bl_cpu_src(b, 1)->ne[2]);
     if (n->op == BL_OP_SHORT_CONV || n->op == BL_OP_DELTA_RULE) /* their rows are rings */
         l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
+    if (n->op == BL_OP_KV_STORE)
+        limit_store(l, bl_cpu_src(b, 1), ((const struct bl_store_attr *)bl_cpu_attr(b))->group);
+    if (n->op == BL_OP_ROUTE && bl_node_src(b->graph, n, 2))
+        l->n_ids = least(l->n_ids, bl_cpu_src(b, 2)->ne[1]);
+    if (n->op == BL_OP_COMPRESS) /* reads a ring before it writes there */
+        l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
+    if (n->op == BL_OP_CHOOSE)
+        limit_groups(l, bl_cpu_src(b, 2), ((const struct bl_choose_attr *)bl_cpu_attr(b))->group);
     if (n->op == BL_OP_ATTENTION || n->op == BL_OP_ATTENTION_GROUPS)
         limit_ring(l, bl_cpu_src(b, 1), ((const struct bl_attention_attr *)bl_cpu_attr(b))->window);
     if (n->op == BL_OP_ATTENTION_GROUPS)

@@ -86,7 +86,7 @@ struct store_args {
     const float *x;
     uint8_t *state;
     size_t row_bytes;
-    uint32_t n, rows_per_seq;
+    uint32_t n, rows_per_seq, group;
     uint8_t type;
 };
 
@@ -100,7 +100,9 @@ static void store_run(const void *args, const struct bl_cpu_job *job)
     const struct bl_seq_params *table =
         BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off);
     for (uint32_t t = r.first; t < r.end; t++) {
-        const size_t row = bl_kv_row(a->rows_per_seq, table[seq[t]].slot, pos[t]);
+        if ((pos[t] + 1) % a->group)
+            continue;
+        const size_t row = bl_kv_row(a->rows_per_seq, table[seq[t]].slot, pos[t] / a->group);
         bl_dtype_encode(a->type, a->n, a->state + row * a->row_bytes, a->x + (size_t)t * a->n);
     }
 }
@@ -116,6 +118,7 @@ static void store_emit(struct bl_cpu_builder *b)
     a->row_bytes = (size_t)bl_dtype_row_bytes(state->type, state->ne[0]);
     a->n = state->ne[0];
     a->rows_per_seq = state->ne[1];
+    a->group = ((const struct bl_store_attr *)bl_cpu_attr(b))->group;
     a->type = state->type;
 }
 
@@ -215,11 +218,29 @@ struct pair_args {
     uint8_t rows;
 };
 
+enum { CLAMPED = 64 }; /* elements clamped at a time, on the stack */
+
+static void silu_clamped(const struct bl_cpu_kernels *k, float limit, uint32_t n, float *y,
+                         const float *gate, const float *up)
+{
+    float g[CLAMPED], u[CLAMPED];
+    for (uint32_t at = 0, len; at < n; at += len) {
+        len = n - at < CLAMPED ? n - at : CLAMPED;
+        for (uint32_t i = 0; i < len; i++) {
+            g[i] = gate[at + i] > limit ? limit : gate[at + i];
+            u[i] = up[at + i] > limit ? limit : up[at + i] < -limit ? -limit : up[at + i];
+        }
+        k->silu_mul(len, y + at, g, u);
+    }
+}
+
 void bl_cpu_glu_run(const struct bl_cpu_kernels *k, const struct bl_glu_attr *at, uint32_t n,
                     float *y, const float *gate, const float *up)
 {
     if (at->kind == BL_GLU_SILU)
         k->silu_mul(n, y, gate, up);
+    else if (at->kind == BL_GLU_SILU_CLAMPED)
+        silu_clamped(k, at->limit, n, y, gate, up);
     else if (at->kind == BL_GLU_GELU_TANH)
         k->gelu_mul(n, y, gate, up);
     else if (at->kind == BL_GLU_SIGMOID)
