@@ -103,6 +103,28 @@ enum bl_status bl_hp_u32_per_layer(const struct bl_model *m, const char *suffix,
     return BL_OK;
 }
 
+enum bl_status bl_hp_f32_per_layer(const struct bl_model *m, const char *suffix, bool required,
+                                   float least, float most, float *out)
+{
+    char key[KEY_BYTES];
+    float v = 0;
+    const struct bl_kv *kv = bl_gguf_find(m->gguf, full_key(m, suffix, key));
+    if (!kv || kv->type != BL_VAL_ARRAY) {
+        BL_TRY(bl_hp_f32(m, suffix, required, least, most, &v));
+        for (uint32_t i = 0; kv && i < m->hp.n_layer; i++)
+            out[i] = v;
+        return BL_OK;
+    }
+    for (uint32_t i = 0; i < m->hp.n_layer; i++) {
+        BL_TRY(bl_gguf_f32_array(m->gguf, key, i, &v));
+        if (!(v >= least && v <= most))
+            return bl_model_fail(m, BL_EFORMAT, "%s of layer %u is %g; must be %g to %g", key, i,
+                                 (double)v, (double)least, (double)most);
+        out[i] = v;
+    }
+    return BL_OK;
+}
+
 /* ---- shared keys ---- */
 
 static enum bl_status read_sizes(struct bl_model *m)

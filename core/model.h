@@ -30,6 +30,14 @@ enum bl_role {
     BL_W_SHEXP_ROUTER,                                       /* how much of the shared experts a token takes */
     BL_W_SSM_IN, BL_W_SSM_QKV, BL_W_SSM_GATE, BL_W_SSM_BA, BL_W_SSM_BETA, BL_W_SSM_ALPHA, /* recurrent layers */
     BL_W_SSM_CONV, BL_W_SSM_DT, BL_W_SSM_A, BL_W_SSM_NORM, BL_W_SSM_OUT,
+    BL_W_ROUTER_IDS,                                         /* experts by token id */
+    BL_W_ATTN_OUT_A, BL_W_ATTN_OUT_B,                        /* output through a low rank, by groups of heads */
+    BL_W_COMP_KV, BL_W_COMP_GATE, BL_W_COMP_APE, BL_W_COMP_NORM,                /* rows of groups of tokens */
+    BL_W_INDEX_Q, BL_W_INDEX_PROJ,                                              /* and which of them to attend to */
+    BL_W_INDEX_COMP_KV, BL_W_INDEX_COMP_GATE, BL_W_INDEX_COMP_APE, BL_W_INDEX_COMP_NORM,
+    BL_W_HC_ATTN_FN, BL_W_HC_ATTN_BASE, BL_W_HC_ATTN_SCALE,  /* weights of residual streams: around attention, */
+    BL_W_HC_FFN_FN, BL_W_HC_FFN_BASE, BL_W_HC_FFN_SCALE,     /* around the FFN, */
+    BL_W_HC_OUT_FN, BL_W_HC_OUT_BASE, BL_W_HC_OUT_SCALE,     /* before the head (per model) */
     BL_N_ROLES
 };
 
@@ -40,6 +48,7 @@ struct bl_weight {
     uint32_t ne[3];
     uint32_t row0;        /* first row inside each expert's matrix of the tensor; first element of a vector */
     uint32_t tensor_rows; /* rows of one matrix of the tensor: expert stride = tensor_rows * row bytes; 0: a vector */
+    uint32_t below;       /* I32: every value must be; checked at load */
     uint32_t expert_elems; /* of a vector per expert: elements from one to the next, more than its own where fused */
     uint8_t type, part;   /* enum bl_dtype, enum bl_part */
     int16_t layer;        /* -1: per model */
@@ -67,7 +76,7 @@ struct bl_state_desc {
     int16_t layer;
     uint8_t law, type;       /* enum bl_law, enum bl_dtype */
     uint32_t window;         /* BL_WINDOW: tokens kept */
-    uint32_t group;          /* BL_PER_GROUP: tokens of a row */
+    uint32_t group;          /* BL_PER_GROUP: tokens of a row; of another law: rows are needed from whole groups on */
     uint32_t row_elems;
     uint32_t slack_rows;     /* BL_FIXED, and BL_WINDOW with `tail`: kept beyond those, for a rewind */
     bool tail;               /* BL_WINDOW that is read before a step's rows are written: need not hold a step */
@@ -160,7 +169,8 @@ uint64_t bl_weight_offset(const struct bl_weight *);
 uint64_t bl_weight_expert_stride(const struct bl_weight *);
 
 /* ---- for family files ---- */
-enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */, BL_WANT_F32 = 4 /* a matrix, but of floats */ };
+enum { BL_WANT_OPTIONAL = 1, BL_WANT_BIAS = 2 /* must have a bias */, BL_WANT_F32 = 4 /* a matrix, but of floats */,
+       BL_WANT_EXPERT_IDS = 8 /* a matrix of I32 */ };
 /* Sets "file: text" as the message and returns the code. */
 enum bl_status bl_model_fail(const struct bl_model *, enum bl_status, const char *fmt, ...) BL_PRINTF(3, 4);
 /* "<arch>.<suffix>" keys; as the bl_gguf accessors, and a value outside least..most is refused with key and limits. */
@@ -172,6 +182,8 @@ enum bl_status bl_hp_bool(const struct bl_model *, const char *suffix, bool requ
 /* out: [n_layer]; a scalar counts for every layer. */
 enum bl_status bl_hp_u32_per_layer(const struct bl_model *, const char *suffix, bool required, uint32_t least,
                                    uint32_t most, uint32_t *out, bool *found);
+enum bl_status bl_hp_f32_per_layer(const struct bl_model *, const char *suffix, bool required, float least, float most,
+                                   float *out);
 /* Every layer gets experts: softmax over all, the chosen ones renormalised. Refuses a file without any. */
 enum bl_status bl_hp_softmax_experts(struct bl_model *);
 /* Experts in every interleave_moe_layer_step-th layer from leading_dense_block_count on, shared ones beside them, and how they are chosen; `gating` where
@@ -239,6 +251,7 @@ bl_val bl_build_attention(const struct bl_model *, struct bl_graph *, const stru
                           bl_val angles, enum bl_rope_mode);
 bl_val bl_build_ffn(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
 bl_val bl_build_shared_experts(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+bl_val bl_build_routed_experts(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
 /* The chosen experts' sum, and the shared experts' where the layer has them. */
 bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
 /* Convolution, delta rule, gated norm, output projection: in the place of attention. */

@@ -160,8 +160,8 @@ static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_gra
     };
 }
 
-bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
-                    const struct bl_glu_attr *glu)
+bl_val bl_build_routed_experts(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                               const struct bl_glu_attr *glu)
 {
     const struct bl_layer *l = &m->layer[layer];
     int32_t gate_bias = l->role[BL_W_EXP_GATE].bias;
@@ -170,16 +170,27 @@ bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_
         .bias_elems = gate_bias < 0 ? 0 : m->weight[gate_bias].expert_elems,
         .glu = *glu,
     };
+    struct bl_route_vals route = {0};
     bl_val ids, weights;
     bl_graph_at(g, BL_PART_FFN, layer);
-    bl_val scores = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
-    bl_val bias = bl_build_weight(m, g, l->role[BL_W_ROUTER_BIAS].w);
-    bl_graph_route(g, scores, bias, &m->hp.route, &ids, &weights);
+    route.logits = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
+    route.bias = bl_build_weight(m, g, l->role[BL_W_ROUTER_BIAS].w);
+    route.table = bl_build_weight(m, g, l->role[BL_W_ROUTER_IDS].w);
+    if (route.table)
+        route.tokens = bl_graph_param(g, BL_PARAM_TOKENS, g->vals[h].ne[1]);
+    bl_graph_route_by_table(g, &route, &m->hp.route, &ids, &weights);
     bl_graph_at(g, BL_PART_EXPERTS, layer);
     struct bl_expert_vals e = expert_vals(m, g, l);
     bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
     bl_graph_at(g, BL_PART_FFN, layer);
-    if (l->role[BL_W_SHEXP_GATE].w < 0)
+    return y;
+}
+
+bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                    const struct bl_glu_attr *glu)
+{
+    bl_val y = bl_build_routed_experts(m, g, layer, h, glu);
+    if (m->layer[layer].role[BL_W_SHEXP_GATE].w < 0)
         return y;
     return bl_graph_add(g, y, bl_build_shared_experts(m, g, layer, h, glu));
 }

@@ -48,7 +48,7 @@ static const struct {
     [BL_W_ATTN_Q_A] = {"attn_q_a", BL_PART_ATTN},
     [BL_W_ATTN_Q_A_NORM] = {"attn_q_a_norm", BL_PART_ATTN},
     [BL_W_ATTN_Q_B] = {"attn_q_b", BL_PART_ATTN},
-    [BL_W_ATTN_KV_A] = {"attn_kv_a_mqa", BL_PART_ATTN},
+    [BL_W_ATTN_KV_A] = {"attn_kv", BL_PART_ATTN},
     [BL_W_ATTN_KV_ROPE] = {"attn_kv_a_mqa", BL_PART_ATTN},
     [BL_W_ATTN_KV_A_NORM] = {"attn_kv_a_norm", BL_PART_ATTN},
     [BL_W_ATTN_K_B] = {"attn_k_b", BL_PART_ATTN},
@@ -65,6 +65,28 @@ static const struct {
     [BL_W_SSM_A] = {"ssm_a", BL_PART_ATTN, ""},
     [BL_W_SSM_NORM] = {"ssm_norm", BL_PART_ATTN},
     [BL_W_SSM_OUT] = {"ssm_out", BL_PART_ATTN},
+    [BL_W_ROUTER_IDS] = {"ffn_gate_tid2eid", BL_PART_FFN},
+    [BL_W_ATTN_OUT_A] = {"attn_output_a", BL_PART_ATTN},
+    [BL_W_ATTN_OUT_B] = {"attn_output_b", BL_PART_ATTN},
+    [BL_W_COMP_KV] = {"attn_compressor_kv", BL_PART_ATTN},
+    [BL_W_COMP_GATE] = {"attn_compressor_gate", BL_PART_ATTN},
+    [BL_W_COMP_APE] = {"attn_compressor_ape", BL_PART_ATTN},
+    [BL_W_COMP_NORM] = {"attn_compressor_norm", BL_PART_ATTN},
+    [BL_W_INDEX_Q] = {"indexer.attn_q_b", BL_PART_ATTN},
+    [BL_W_INDEX_PROJ] = {"indexer.proj", BL_PART_ATTN},
+    [BL_W_INDEX_COMP_KV] = {"indexer_compressor_kv", BL_PART_ATTN},
+    [BL_W_INDEX_COMP_GATE] = {"indexer_compressor_gate", BL_PART_ATTN},
+    [BL_W_INDEX_COMP_APE] = {"indexer_compressor_ape", BL_PART_ATTN},
+    [BL_W_INDEX_COMP_NORM] = {"indexer_compressor_norm", BL_PART_ATTN},
+    [BL_W_HC_ATTN_FN] = {"hc_attn_fn", BL_PART_ATTN},
+    [BL_W_HC_ATTN_BASE] = {"hc_attn_base", BL_PART_ATTN},
+    [BL_W_HC_ATTN_SCALE] = {"hc_attn_scale", BL_PART_ATTN},
+    [BL_W_HC_FFN_FN] = {"hc_ffn_fn", BL_PART_FFN},
+    [BL_W_HC_FFN_BASE] = {"hc_ffn_base", BL_PART_FFN},
+    [BL_W_HC_FFN_SCALE] = {"hc_ffn_scale", BL_PART_FFN},
+    [BL_W_HC_OUT_FN] = {"output_hc_fn", BL_PART_HEAD},
+    [BL_W_HC_OUT_BASE] = {"output_hc_base", BL_PART_HEAD},
+    [BL_W_HC_OUT_SCALE] = {"output_hc_scale", BL_PART_HEAD},
 };
 /* Other names that writers have given to a role. */
 static const struct {
@@ -72,6 +94,19 @@ static const struct {
     const char *stem, *suffix;
 } aliases[] = {
     {BL_W_ROUTER_BIAS, "exp_probs_b", NULL},
+    {BL_W_ATTN_KV_A, "attn_kv_a_mqa", NULL},
+    {BL_W_ATTN_KV_A, "attn_kv_latent", NULL},
+    {BL_W_COMP_KV, "attn_compress_kv", NULL},
+    {BL_W_COMP_GATE, "attn_compress_gate", NULL},
+    {BL_W_COMP_APE, "attn_compress_ape", NULL},
+    {BL_W_COMP_NORM, "attn_compress_norm", NULL},
+    {BL_W_INDEX_COMP_KV, "indexer.compress_kv", NULL},
+    {BL_W_INDEX_COMP_GATE, "indexer.compress_gate", NULL},
+    {BL_W_INDEX_COMP_APE, "indexer.compress_ape", NULL},
+    {BL_W_INDEX_COMP_NORM, "indexer.compress_norm", NULL},
+    {BL_W_HC_OUT_FN, "hc_head_fn", NULL},
+    {BL_W_HC_OUT_BASE, "hc_head_base", NULL},
+    {BL_W_HC_OUT_SCALE, "hc_head_scale", NULL},
 };
 
 /* A linear map of the file, whole: n_out 0 is a vector, n_experts 0 one matrix. */
@@ -140,18 +175,31 @@ static enum bl_status check_shape(const struct bl_model *m, const struct bl_tens
                          shape_text(found, t->ne), shape_text(wanted, want));
 }
 
+/* What a tensor may be made of. */
+enum content { FLOATS, WEIGHTS, IDS };
+
 static enum bl_status check_type(const struct bl_model *m, const struct bl_tensor_info *t,
-                                 bool floats)
+                                 enum content content)
 {
-    if (floats && t->type != BL_F32)
+    if (content == FLOATS && t->type != BL_F32)
         return bl_model_fail(m, BL_EUNSUPPORTED,
                              "tensor '%s' is %s; norms, biases, scales, rope factors and short"
                              " convolutions must be f32",
                              t->name, t->type_name);
-    if (!floats && bl_dtypes[t->type].act == BL_ACT_NONE)
+    if (content == WEIGHTS && bl_dtypes[t->type].act == BL_ACT_NONE)
         return bl_model_fail(m, BL_EUNSUPPORTED, "tensor '%s' is %s, which is not a type of weight",
                              t->name, t->type_name);
+    if (content == IDS && t->type != BL_I32)
+        return bl_model_fail(m, BL_EUNSUPPORTED, "tensor '%s' is %s; expert ids must be i32",
+                             t->name, t->type_name);
     return BL_OK;
+}
+
+static enum content content_of(const struct map *map, unsigned flags)
+{
+    return flags & BL_WANT_EXPERT_IDS             ? IDS
+           : !map->n_out || (flags & BL_WANT_F32) ? FLOATS
+                                                  : WEIGHTS;
 }
 
 /* ---- weights ---- */
@@ -189,7 +237,7 @@ static enum bl_status claim_vector(struct bl_model *m, const struct map *map, co
     if (!t)
         return BL_OK;
     BL_TRY(check_shape(m, t, ne));
-    BL_TRY(check_type(m, t, true));
+    BL_TRY(check_type(m, t, FLOATS));
     return add_weight(m,
                       &(struct bl_weight){.tensor = tensor,
                                           .ne = {r.n, ne[1] ? ne[1] : 1, 1},
@@ -221,12 +269,13 @@ static enum bl_status claim_weight(struct bl_model *m, const struct map *map, st
     if (!t)
         return flags & BL_WANT_OPTIONAL ? BL_OK : missing(m, map, suffix);
     BL_TRY(check_shape(m, t, ne));
-    BL_TRY(check_type(m, t, !map->n_out || (flags & BL_WANT_F32)));
+    BL_TRY(check_type(m, t, content_of(map, flags)));
     return add_weight(m,
                       &(struct bl_weight){.tensor = tensor,
                                           .ne = {ne[0], r.n, ne[2] ? ne[2] : 1},
                                           .row0 = r.first,
                                           .tensor_rows = map->n_out,
+                                          .below = t->type == BL_I32 ? m->hp.n_expert : 0,
                                           .type = (uint8_t)t->type,
                                           .part = (uint8_t)part,
                                           .layer = (int16_t)map->layer},
@@ -297,7 +346,7 @@ enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int la
     if (!t)
         return missing(m, &map, "weight");
     BL_TRY(check_shape(m, t, whole));
-    BL_TRY(check_type(m, t, false));
+    BL_TRY(check_type(m, t, WEIGHTS));
     BL_TRY(add_weight(m,
                       &(struct bl_weight){.tensor = tensor,
                                           .ne = {p->n_in, p->n, p->n_blocks},

@@ -47,6 +47,8 @@ static bool ring_reaches(const struct bl_engine *e, const struct bl_state_desc *
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, 1, 1);
     uint64_t rows = bl_state_rows(d, &shape);
     uint64_t back = d->law == BL_FIXED ? 1 : d->window - 1;
+    if (d->group) /* what a group needs begins with one */
+        back -= d->group - 1 - to % d->group;
     uint64_t oldest = to > back ? to - back : 0;
 
     return high <= rows || oldest >= high - rows;
