@@ -138,6 +138,10 @@ struct bl_options {                      /* zeroed = choose everything */
     bool no_mmap;                        /* read weights with large reads instead of mapping them */
     bool mlock;
     const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
+    /* Rope of the layers that see the whole context; NULL and 0 = as the file says. */
+    const char *rope_scaling;            /* "none", "linear" or "yarn" */
+    float rope_freq_base, rope_freq_scale; /* theta; what distances are multiplied by, 1/4 for a context 4 times as long */
+    uint32_t yarn_orig_ctx;              /* what the model was trained with before it was stretched */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
 };
@@ -165,7 +169,7 @@ enum bl_status bl_session_fork(struct bl_session **out, const struct bl_session 
 /* What the session holds, as a file that appears whole or not at all. */
 enum bl_status bl_session_save(const struct bl_session *, const char *path);
 /* Replaces what the session holds by what was saved. BL_EFORMAT: the file is damaged, or its model, KV types, context or
- * ubatch are others; the session keeps what it had. */
+ * ubatch are others; the session keeps what it had. Only a file that changes while it is read can leave it empty. */
 enum bl_status bl_session_restore(struct bl_session *, const char *path);
 
 struct bl_batch {                        /* any mix of sequences; tokens of one session in order */

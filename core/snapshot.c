@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 enum {
-    PIECE_BYTES = 1 << 20, /* on its way between file and device */
+    PIECE_BYTES = 256 << 10, /* on its way between file and device */
     VERSION = 1
 };
 #define COPY_TIMEOUT_NS (600ull * 1000000000ull)
@@ -102,17 +102,15 @@ struct run {
     uint64_t off, bytes; /* in the device's block of states */
 };
 
-/* Rows that a sequence of n_tok tokens, once `high` long, may look at again. */
-static uint64_t used_rows(const struct bl_state_desc *d, uint64_t rows, const struct bl_session *s)
+/* Rows in use: a ring that has not come round holds nothing behind the last token. */
+static uint64_t used_rows(const struct bl_state_desc *d, uint64_t rows, uint64_t n_tok)
 {
-    uint64_t used = rows;
-    if (d->law == BL_PER_TOKEN)
-        used = s->n_tok;
+    uint64_t used = n_tok;
     if (d->law == BL_PER_GROUP)
-        used = (s->n_tok + d->group - 1) / d->group;
-    if (d->law == BL_WINDOW)
-        used = s->high;
-    return !s->n_tok ? 0 : used < rows ? used : rows;
+        used = (n_tok + d->group - 1) / d->group;
+    if (d->law == BL_FIXED && n_tok)
+        used = rows;
+    return used < rows ? used : rows;
 }
 
 static struct run run_of(const struct bl_session *s, uint32_t state)
@@ -125,7 +123,7 @@ static struct run run_of(const struct bl_session *s, uint32_t state)
     const uint16_t device = bl_plan_device(&e->parts.plan, d->layer, BL_PART_STATE);
     return (struct run){
         device, e->state_addr[state] - e->state_mem[device].addr + s->slot * rows * row_bytes,
-        used_rows(d, rows, s) * row_bytes};
+        used_rows(d, rows, s->n_tok) * row_bytes};
 }
 
 static uint64_t all_bytes(const struct bl_session *s)
@@ -288,11 +286,12 @@ static enum bl_status read_header(struct bl_file *file, struct header *h)
     BL_TRY(bl_file_read(file, 0, bytes < sizeof *h ? bytes : sizeof *h, h));
     if (memcmp(h->magic, magic, sizeof magic))
         return bl_fail(BL_EFORMAT, "%s: is no saved session", path);
+    if (bytes < sizeof *h)
+        return bl_fail(BL_EFORMAT, "%s: ends within its header", path);
     if (h->version != VERSION)
         return bl_fail(BL_EUNSUPPORTED, "%s: is of version %u; this build reads %d", path,
                        h->version, VERSION);
-    if (bytes < sizeof *h || h->header_bytes != sizeof *h ||
-        h->check != hash(0, h, offsetof(struct header, check)))
+    if (h->header_bytes != sizeof *h || h->check != hash(0, h, offsetof(struct header, check)))
         return bl_fail(BL_EFORMAT, "%s: its header is damaged", path);
     return BL_OK;
 }

@@ -25,15 +25,14 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
 static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
                                  const struct bl_options *opt)
 {
-    struct bl_model_options mo = {.ctx_tokens = opt->ctx_tokens};
+    struct bl_model_options mo = {
+        .ctx_tokens = opt->ctx_tokens,
+        .rope = {opt->rope_scaling, opt->rope_freq_base, opt->rope_freq_scale, opt->yarn_orig_ctx}};
 
     BL_TRY(kv_type("-ctk", opt->type_k, opt, &mo.type_k));
     BL_TRY(kv_type("-ctv", opt->type_v, opt, &mo.type_v));
     BL_TRY(bl_gguf_open(&p->gguf, path));
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
-    if (p->model->opt.ctx_tokens > p->model->hp.n_ctx_train)
-        bl_warn("context of %llu tokens; the model was trained for %u",
-                (unsigned long long)p->model->opt.ctx_tokens, p->model->hp.n_ctx_train);
     enum bl_status st = bl_vocab_open(&p->vocab, p->gguf);
     if (st == BL_EUNAVAILABLE) {
         bl_warn("%s", bl_error());
