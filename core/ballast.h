@@ -139,6 +139,10 @@ struct bl_options {                      /* zeroed = choose everything */
     bool no_mmap;                        /* read weights with large reads instead of mapping them */
     bool mlock;
     const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
+    /* Rope of the layers that see the whole context; NULL and 0 = as the file says. */
+    const char *rope_scaling;            /* "none", "linear" or "yarn" */
+    float rope_freq_base, rope_freq_scale; /* theta; what distances are multiplied by, 1/4 for a context 4 times as long */
+    uint32_t yarn_orig_ctx;              /* what the model was trained with before it was stretched */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
 };
@@ -161,6 +165,13 @@ void bl_session_destroy(struct bl_session *);
 uint64_t bl_session_n_tokens(const struct bl_session *);
 /* Forgets everything after the first n tokens. BL_ELIMIT when the model's state cannot be taken back that far. */
 enum bl_status bl_session_rewind(struct bl_session *, uint64_t n_tokens);
+/* A session of its own that holds the same tokens. BL_ELIMIT: max_sessions in use. */
+enum bl_status bl_session_fork(struct bl_session **out, const struct bl_session *from);
+/* What the session holds, as a file that appears whole or not at all. */
+enum bl_status bl_session_save(const struct bl_session *, const char *path);
+/* Replaces what the session holds by what was saved. BL_EFORMAT: the file is damaged, or its model, KV types, context or
+ * ubatch are others; the session keeps what it had. Only a file that changes while it is read can leave it empty. */
+enum bl_status bl_session_restore(struct bl_session *, const char *path);
 
 struct bl_batch {                        /* any mix of sequences; tokens of one session in order */
     uint32_t n;

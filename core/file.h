@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* file.h — read-only files: mapping, ranged reads, write-out.
+/* file.h — files: mapping and ranged reads of those that are there, writing of new ones.
  *
  * Purpose   one place that opens, sizes (fstat after open), maps and reads files, so that no path outruns its file.
  * Ownership the file owns its mapping.
@@ -25,5 +25,15 @@ enum bl_status bl_file_map(struct bl_file *, const void **out);
 void bl_file_will_need(struct bl_file *, uint64_t off, uint64_t bytes);
 /* Exactly `bytes` from `off`; short files are BL_EIO. Large reads, no page-cache games. */
 enum bl_status bl_file_read(struct bl_file *, uint64_t off, uint64_t bytes, void *dst);
+
+/* A file that appears whole or not at all: its bytes go to one beside it, which takes its name at commit. */
+struct bl_file_out {
+    int fd;
+    char *path, *partial;
+};
+enum bl_status bl_file_out_create(struct bl_file_out *, const char *path); /* nothing to abandon on failure */
+enum bl_status bl_file_out_write(struct bl_file_out *, const void *bytes, uint64_t n_bytes);
+enum bl_status bl_file_out_commit(struct bl_file_out *); /* all is on the disk, then renamed; abandon it afterwards */
+void bl_file_out_abandon(struct bl_file_out *);          /* removes what is not committed; zeroed is fine */
 
 #endif

@@ -1,25 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "gguf_impl.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Metadata and tensor records are collected in memory, because their counts come first in the file.
  * Bytes go to a file beside the wanted one, which takes its place only when all of them are on the
  * disk. */
 
-enum {
-    VERSION = 3,
-    OUT_BYTES = 256 << 10,
-    WRITE_BYTES = 16 << 20, /* one system call's worth */
-    PARTIAL_TRIES = 100,
-    WHY_BYTES = 512
-};
+enum { VERSION = 3, OUT_BYTES = 256 << 10, WHY_BYTES = 512 };
 
 struct buffer {
     unsigned char *p;
@@ -32,8 +22,7 @@ struct pending_tensor {
 };
 
 struct bl_gguf_writer {
-    char *path, *partial;
-    int fd;
+    struct bl_file_out file;
     uint32_t alignment;
     bool header_done, alignment_put;
     struct bl_arena names;
@@ -50,7 +39,7 @@ struct bl_gguf_writer {
 
 static const char *shown_path(const struct bl_gguf_writer *w)
 {
-    return bl_path_tail(w->path);
+    return bl_path_tail(w->file.path);
 }
 
 static uint32_t n_keys(const struct bl_gguf_writer *w)
@@ -129,38 +118,6 @@ static enum bl_status append_string(struct bl_gguf_writer *w, struct buffer *b, 
 /* ---- create and abandon
  * ------------------------------------------------------------------------------- */
 
-static enum bl_status check_target(const struct bl_gguf_writer *w)
-{
-    struct stat st;
-    /* the rename at the end would replace a device by a file */
-    if (!stat(w->path, &st) && !S_ISREG(st.st_mode))
-        return bl_fail(BL_EINVAL, "%s: exists and is no regular file", shown_path(w));
-    return BL_OK;
-}
-
-/* A new file, never one that is there: it may belong to another writer. */
-static enum bl_status open_partial(struct bl_gguf_writer *w)
-{
-    size_t n = strlen(w->path) + sizeof ".partial.99";
-    char *name = bl_calloc(n, 1);
-    if (!name)
-        return bl_fail(BL_ENOMEM, "%s: out of memory", shown_path(w));
-    for (int i = 0; i < PARTIAL_TRIES && w->fd < 0; i++) {
-        snprintf(name, n, i ? "%s.partial.%d" : "%s.partial", w->path, i);
-        w->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd < 0 && errno != EEXIST && errno != EINTR)
-            break;
-    }
-    if (w->fd >= 0) {
-        w->partial = name;
-        return BL_OK;
-    }
-    enum bl_status st =
-        bl_fail(BL_EIO, "%s: cannot create: %s", bl_path_tail(name), strerror(errno));
-    free(name);
-    return st;
-}
-
 enum bl_status bl_gguf_writer_create(struct bl_gguf_writer **out, const char *path,
                                      uint32_t alignment)
 {
@@ -170,13 +127,11 @@ enum bl_status bl_gguf_writer_create(struct bl_gguf_writer **out, const char *pa
     struct bl_gguf_writer *w = bl_calloc(1, sizeof *w);
     if (!w)
         return bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
-    w->fd = -1;
     w->alignment = alignment;
-    w->path = strdup(path);
-    enum bl_status st = BL_OK;
-    if (!w->path || !(w->out.p = malloc(OUT_BYTES)))
-        st = bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
-    if (st || (st = check_target(w)) || (st = open_partial(w))) {
+    w->out.p = malloc(OUT_BYTES);
+    enum bl_status st =
+        w->out.p ? BL_OK : bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
+    if (st || (st = bl_file_out_create(&w->file, path))) {
         bl_gguf_writer_abandon(w);
         return st;
     }
@@ -189,12 +144,7 @@ void bl_gguf_writer_abandon(struct bl_gguf_writer *w)
 {
     if (!w)
         return;
-    if (w->fd >= 0)
-        close(w->fd);
-    if (w->partial)
-        unlink(w->partial);
-    free(w->partial);
-    free(w->path);
+    bl_file_out_abandon(&w->file);
     free(w->kvs.p);
     free(w->infos.p);
     free(w->keys.p);
@@ -376,19 +326,9 @@ enum bl_status bl_gguf_put_tensor(struct bl_gguf_writer *w, const char *name, en
 /* ---- output
  * ------------------------------------------------------------------------------------------- */
 
-static enum bl_status write_all(struct bl_gguf_writer *w, const unsigned char *p, uint64_t bytes)
+static enum bl_status write_all(struct bl_gguf_writer *w, const void *p, uint64_t bytes)
 {
-    while (bytes) {
-        ssize_t n = write(w->fd, p, bytes < WRITE_BYTES ? (size_t)bytes : WRITE_BYTES);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return stick(w, bl_fail(BL_EIO, "%s: cannot write %" PRIu64 " more bytes: %s",
-                                    shown_path(w), bytes, n ? strerror(errno) : "no reason given"));
-        p += n;
-        bytes -= (uint64_t)n;
-    }
-    return BL_OK;
+    return stick(w, bl_file_out_write(&w->file, p, bytes));
 }
 
 static enum bl_status flush(struct bl_gguf_writer *w)
@@ -517,29 +457,13 @@ static enum bl_status check_complete(const struct bl_gguf_writer *w)
                    shown_path(w), bl_gguf_show(shown, t->name), w->current_bytes, t->bytes);
 }
 
-static enum bl_status put_in_place(struct bl_gguf_writer *w)
-{
-    int fd = w->fd;
-    if (fsync(fd))
-        return bl_fail(BL_EIO, "%s: cannot sync: %s", shown_path(w), strerror(errno));
-    w->fd = -1;
-    if (close(fd))
-        return bl_fail(BL_EIO, "%s: cannot close: %s", shown_path(w), strerror(errno));
-    if (rename(w->partial, w->path))
-        return bl_fail(BL_EIO, "%s: cannot rename %s to it: %s", shown_path(w),
-                       bl_path_tail(w->partial), strerror(errno));
-    free(w->partial);
-    w->partial = NULL; /* nothing left to remove */
-    return BL_OK;
-}
-
 enum bl_status bl_gguf_writer_finish(struct bl_gguf_writer *w)
 {
     enum bl_status st = check_open(w, false);
     if (!st && !w->header_done)
         st = write_header(w);
     if (!st && !(st = check_complete(w)) && !(st = flush(w)))
-        st = put_in_place(w);
+        st = bl_file_out_commit(&w->file);
     bl_gguf_writer_abandon(w);
     return st;
 }

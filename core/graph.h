@@ -34,21 +34,32 @@ extern const struct bl_op_info bl_ops[BL_N_OPS];
 /* ---- attributes (plain data, hashed byte for byte: zero them first) ---- */
 struct bl_none_attr { uint32_t unused; };
 struct bl_embed_attr { float scale; };
-struct bl_norm_attr { float eps; };
+struct bl_heads_attr { uint32_t head_rows, transposed; };
+struct bl_norm_attr { float eps; uint32_t run; };
+struct bl_repeat_attr { uint32_t copies; };
+struct bl_store_attr { uint32_t group; };  /* tokens of a row; 1: each its own */
 enum bl_rope_mode { BL_ROPE_NORM /* pairs 2i, 2i+1 */, BL_ROPE_NEOX /* pairs i, i + n_dims/2 */ };
 struct bl_angles_attr {                  /* families.md section 2.2, 2.3 */
     uint32_t n_dims;
     uint32_t yarn;                       /* 1: blend by lo, hi; 0: freq_scale for all */
     float base, freq_scale, magnitude;
     float lo, hi;
+    uint32_t sections[4];                /* pairs per axis of positions, section 2.2; all 0: one axis for all */
+    uint32_t group, inverse;             /* positions are rounded down to multiples of group, 0: not; 1: sines negated */
 };
-struct bl_rope_attr { uint32_t mode, head_elems, n_dims; };
+struct bl_rope_attr { uint32_t mode, head_elems, n_dims, first; };
+struct bl_temper_attr { float scale; uint32_t every; };
 struct bl_attention_attr {
     uint32_t n_head, n_head_kv, dk, dv;
     uint32_t window;                     /* 0 = all earlier positions, otherwise that many, itself included */
     float scale;
 };
-enum bl_glu_kind { BL_GLU_SILU, BL_GLU_GELU_TANH, BL_GLU_SWIGLU_OAI /* gate <= limit, |up| <= limit, (up + 1) */ };
+struct bl_groups_attr {
+    struct bl_attention_attr at;
+    uint32_t group;                      /* tokens of a group */
+};
+enum bl_glu_kind { BL_GLU_SILU, BL_GLU_SILU_CLAMPED /* gate <= limit, |up| <= limit */, BL_GLU_GELU_TANH, BL_GLU_SWIGLU_OAI /* gate <= limit, |up| <= limit, (up + 1) */,
+                   BL_GLU_SIGMOID };
 struct bl_glu_attr { uint32_t kind; float alpha, limit; };
 enum bl_gating { BL_GATE_SOFTMAX = 1, BL_GATE_SIGMOID = 2, BL_GATE_SOFTMAX_CHOSEN = 3, BL_GATE_SQRT_SOFTPLUS = 4 };
 struct bl_route_attr {
@@ -56,8 +67,28 @@ struct bl_route_attr {
     uint32_t n_group, n_group_used, group_by_max; /* n_group <= 1: no groups */
     float scale;                                  /* 0 or 1 = none */
 };
-struct bl_experts_attr { uint32_t n_used; struct bl_glu_attr glu; };
+struct bl_experts_attr {
+    uint32_t n_used;
+    uint32_t bias_elems;                 /* of gate and of up: from one expert's bias to the next; 0: they are packed */
+    struct bl_glu_attr glu;
+};
 struct bl_softcap_attr { float cap; };
+struct bl_streams_attr {
+    uint32_t n, iterations;              /* streams; rounds of making rows and columns sum to 1 */
+    float norm_eps, eps;
+};
+struct bl_stream_read_attr { uint32_t n; };
+struct bl_compress_attr { uint32_t group, overlap; };
+struct bl_choose_attr { uint32_t n_head, dk, n, group; float scale; /* of weights */ };
+struct bl_slice_attr { uint32_t run, first, n; };
+struct bl_concat_attr { uint32_t runs; };
+struct bl_conv_attr { uint32_t silu; /* 1: of the result */ };
+struct bl_delta_attr {
+    uint32_t n_head_k, n_head_v, dk, dv;
+    uint32_t tiled;                      /* key head of value head n: 1: n mod n_head_k, 0: n div (n_head_v / n_head_k) */
+    float eps;                           /* least length that q and k are divided by */
+    float scale;                         /* of q */
+};
 
 /* ---- graph ---- */
 typedef uint32_t bl_val; /* index of a value; 0 = none */
@@ -118,19 +149,46 @@ bl_val bl_graph_param(struct bl_graph *, enum bl_param, uint32_t n);
 bl_val bl_graph_embed(struct bl_graph *, bl_val table, bl_val tokens, float scale);
 bl_val bl_graph_gather_rows(struct bl_graph *, bl_val x, bl_val rows);
 bl_val bl_graph_rms_norm(struct bl_graph *, bl_val x, bl_val w, float eps);
+bl_val bl_graph_rms_norm_runs(struct bl_graph *, bl_val x, uint32_t run, float eps); /* without weights */
 bl_val bl_graph_matmul(struct bl_graph *, bl_val w, bl_val x, bl_val bias, bl_val scale);
+bl_val bl_graph_matmul_heads(struct bl_graph *, bl_val w, bl_val x, bl_val scale, const struct bl_heads_attr *);
 bl_val bl_graph_rope_angles(struct bl_graph *, bl_val positions, bl_val factors, const struct bl_angles_attr *);
 bl_val bl_graph_rope(struct bl_graph *, bl_val x, bl_val angles, enum bl_rope_mode, uint32_t head_elems);
+/* Rotates from element `first` of every head on. */
+bl_val bl_graph_rope_at(struct bl_graph *, bl_val x, bl_val angles, enum bl_rope_mode, uint32_t head_elems,
+                        uint32_t first);
+bl_val bl_graph_temper(struct bl_graph *, bl_val x, bl_val positions, const struct bl_temper_attr *);
 bl_val bl_graph_kv_store(struct bl_graph *, bl_val x, bl_val state);
+bl_val bl_graph_kv_store_groups(struct bl_graph *, bl_val x, bl_val state, uint32_t group);
 bl_val bl_graph_attention(struct bl_graph *, bl_val q, bl_val k, bl_val v, bl_val sinks,
                           const struct bl_attention_attr *);
+struct bl_attention_vals { bl_val q, k, v, sinks, rows, chosen; };
+bl_val bl_graph_attention_groups(struct bl_graph *, const struct bl_attention_vals *, const struct bl_groups_attr *);
 bl_val bl_graph_glu(struct bl_graph *, bl_val gate, bl_val up, const struct bl_glu_attr *);
 bl_val bl_graph_add(struct bl_graph *, bl_val a, bl_val b);
 void bl_graph_route(struct bl_graph *, bl_val logits, bl_val bias, const struct bl_route_attr *, bl_val *ids,
                     bl_val *weights);
+struct bl_route_vals { bl_val logits, bias, table, tokens; };
+void bl_graph_route_by_table(struct bl_graph *, const struct bl_route_vals *, const struct bl_route_attr *, bl_val *ids,
+                             bl_val *weights);
 struct bl_expert_vals { bl_val gate, up, down, gate_b, up_b, down_b, gate_s, up_s, down_s; };
 bl_val bl_graph_experts(struct bl_graph *, bl_val x, bl_val ids, bl_val weights, const struct bl_expert_vals *,
                         const struct bl_experts_attr *);
 bl_val bl_graph_softcap(struct bl_graph *, bl_val x, float cap);
+bl_val bl_graph_slice(struct bl_graph *, bl_val x, uint32_t run, uint32_t first, uint32_t n);
+bl_val bl_graph_concat(struct bl_graph *, bl_val a, bl_val b, bl_val c);
+bl_val bl_graph_concat_runs(struct bl_graph *, bl_val a, bl_val b, bl_val c, uint32_t runs);
+bl_val bl_graph_short_conv(struct bl_graph *, bl_val x, bl_val w, bl_val state, bool silu);
+struct bl_delta_vals { bl_val qkv, beta, alpha, a, dt, state; };
+bl_val bl_graph_delta_rule(struct bl_graph *, const struct bl_delta_vals *, const struct bl_delta_attr *);
+
+bl_val bl_graph_repeat(struct bl_graph *, bl_val x, uint32_t copies);
+bl_val bl_graph_stream_weights(struct bl_graph *, bl_val streams, bl_val z, bl_val base, bl_val scale,
+                               const struct bl_streams_attr *);
+bl_val bl_graph_stream_read(struct bl_graph *, bl_val streams, bl_val weights, uint32_t n_streams);
+bl_val bl_graph_stream_write(struct bl_graph *, bl_val streams, bl_val y, bl_val weights);
+bl_val bl_graph_compress(struct bl_graph *, bl_val x, bl_val gate, bl_val ape, bl_val state,
+                         const struct bl_compress_attr *);
+bl_val bl_graph_choose(struct bl_graph *, bl_val q, bl_val weights, bl_val rows, const struct bl_choose_attr *);
 
 #endif

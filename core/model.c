@@ -22,7 +22,6 @@ enum {
     MAX_EMBD = 1 << 20,
     MAX_FF = 1 << 24,
     MAX_VOCAB = 1 << 24,
-    MAX_CONTEXT = 1 << 30,
     DEFAULT_CONTEXT = 4096,
     KEY_BYTES = 128
 };
@@ -74,6 +73,12 @@ enum bl_status bl_hp_f32(const struct bl_model *m, const char *suffix, bool requ
     return BL_OK;
 }
 
+enum bl_status bl_hp_bool(const struct bl_model *m, const char *suffix, bool required, bool *out)
+{
+    char key[KEY_BYTES];
+    return bl_gguf_bool(m->gguf, full_key(m, suffix, key), required, out);
+}
+
 enum bl_status bl_hp_u32_per_layer(const struct bl_model *m, const char *suffix, bool required,
                                    uint32_t least, uint32_t most, uint32_t *out, bool *found)
 {
@@ -98,6 +103,28 @@ enum bl_status bl_hp_u32_per_layer(const struct bl_model *m, const char *suffix,
     return BL_OK;
 }
 
+enum bl_status bl_hp_f32_per_layer(const struct bl_model *m, const char *suffix, bool required,
+                                   float least, float most, float *out)
+{
+    char key[KEY_BYTES];
+    float v = 0;
+    const struct bl_kv *kv = bl_gguf_find(m->gguf, full_key(m, suffix, key));
+    if (!kv || kv->type != BL_VAL_ARRAY) {
+        BL_TRY(bl_hp_f32(m, suffix, required, least, most, &v));
+        for (uint32_t i = 0; kv && i < m->hp.n_layer; i++)
+            out[i] = v;
+        return BL_OK;
+    }
+    for (uint32_t i = 0; i < m->hp.n_layer; i++) {
+        BL_TRY(bl_gguf_f32_array(m->gguf, key, i, &v));
+        if (!(v >= least && v <= most))
+            return bl_model_fail(m, BL_EFORMAT, "%s of layer %u is %g; must be %g to %g", key, i,
+                                 (double)v, (double)least, (double)most);
+        out[i] = v;
+    }
+    return BL_OK;
+}
+
 /* ---- shared keys ---- */
 
 static enum bl_status read_sizes(struct bl_model *m)
@@ -107,7 +134,7 @@ static enum bl_status read_sizes(struct bl_model *m)
     BL_TRY(bl_hp_u32(m, "block_count", true, 1, MAX_LAYERS, &blocks));
     BL_TRY(bl_hp_u32(m, "nextn_predict_layers", false, 0, blocks - 1, &hp->n_layer_nextn));
     hp->n_layer = blocks - hp->n_layer_nextn;
-    BL_TRY(bl_hp_u32(m, "context_length", true, 1, MAX_CONTEXT, &hp->n_ctx_train));
+    BL_TRY(bl_hp_u32(m, "context_length", true, 1, BL_MAX_CONTEXT, &hp->n_ctx_train));
     BL_TRY(bl_hp_u32(m, "embedding_length", true, 1, MAX_EMBD, &hp->n_embd));
     return bl_hp_f32(m, "attention.layer_norm_rms_epsilon", true, 1e-12f, 1, &hp->eps);
 }
@@ -208,92 +235,19 @@ static enum bl_status read_experts(struct bl_model *m)
     return bl_hp_u32(m, "expert_feed_forward_length", false, 1, MAX_FF, &hp->n_ff_expert);
 }
 
-/* ---- rope ---- */
-
-enum scaling { SCALING_NONE, SCALING_LINEAR, SCALING_YARN, SCALING_LONGROPE };
-static const char *const scaling_name[] = {"none", "linear", "yarn", "longrope"};
-
-/* *out keeps its value when the key is absent. */
-static enum bl_status read_scaling(const struct bl_model *m, enum scaling *out)
-{
-    char key[KEY_BYTES], value[BL_SHOWN_BYTES], shown[BL_SHOWN_BYTES];
-    const char *s = scaling_name[*out];
-    uint64_t n = strlen(s);
-    BL_TRY(bl_gguf_str(m->gguf, full_key(m, "rope.scaling.type", key), false, &s, &n));
-    for (unsigned i = 0; i < BL_COUNT(scaling_name); i++)
-        if (n == strlen(scaling_name[i]) && !memcmp(s, scaling_name[i], n)) {
-            *out = (enum scaling)i;
-            return BL_OK;
-        }
-    snprintf(value, sizeof value, "%.*s", n < sizeof value ? (int)n : (int)sizeof value, s);
-    return bl_model_fail(m, BL_EUNSUPPORTED, "%s is '%s'; must be none, linear, yarn or longrope",
-                         key, bl_gguf_show(shown, value));
-}
-
-/* The factor s of families.md 2.3; writers use 0 for "none". */
-static enum bl_status read_factor(const struct bl_model *m, float *s)
-{
-    *s = 1;
-    BL_TRY(bl_hp_f32(m, "rope.scale_linear", false, 0, 1e6f, s));
-    BL_TRY(bl_hp_f32(m, "rope.scaling.factor", false, 0, 1e6f, s));
-    if (*s == 0)
-        *s = 1;
-    if (*s < 1e-3f)
-        return bl_model_fail(m, BL_EFORMAT,
-                             "%s.rope.scaling.factor is %g; must be 0 or 0.001 to 1e6",
-                             m->family->arch, (double)*s);
-    return BL_OK;
-}
-
-/* The pair at which the original context holds `turns` rotations. */
-static float yarn_pair(const struct bl_hparams *hp, float turns)
-{
-    double n = (double)hp->rope_ctx_orig / (2 * 3.14159265358979323846 * (double)turns);
-    return (float)(hp->rope_dims * log(n) / (2 * log((double)hp->rope_base)));
-}
-
-static enum bl_status read_yarn(struct bl_model *m, float s)
-{
-    struct bl_hparams *hp = &m->hp;
-    float fast = 32, slow = 1, last = (float)hp->rope_dims - 1;
-    BL_TRY(bl_hp_f32(m, "rope.scaling.yarn_beta_fast", false, 1e-3f, 1e6f, &fast));
-    BL_TRY(bl_hp_f32(m, "rope.scaling.yarn_beta_slow", false, 1e-3f, 1e6f, &slow));
-    hp->rope_yarn = true;
-    hp->yarn_lo = fmaxf(0, floorf(yarn_pair(hp, fast)));
-    hp->yarn_hi = fminf(last, ceilf(yarn_pair(hp, slow)));
-    if (s > 1)
-        hp->rope_magnitude *= 1 + 0.1f * logf(s);
-    return BL_OK;
-}
-
-static enum bl_status read_rope(struct bl_model *m)
-{
-    struct bl_hparams *hp = &m->hp;
-    enum scaling kind = SCALING_LINEAR;
-    float s;
-    hp->rope_base = 10000;
-    BL_TRY(bl_hp_f32(m, "rope.freq_base", false, 2, 1e15f, &hp->rope_base));
-    hp->rope_base_window = hp->rope_base;
-    hp->rope_ctx_orig = hp->n_ctx_train;
-    BL_TRY(bl_hp_u32(m, "rope.scaling.original_context_length", false, 1, MAX_CONTEXT,
-                     &hp->rope_ctx_orig));
-    hp->rope_magnitude = 1;
-    BL_TRY(bl_hp_f32(m, "rope.scaling.attn_factor", false, 1e-3f, 1e3f, &hp->rope_magnitude));
-    BL_TRY(read_scaling(m, &kind));
-    BL_TRY(read_factor(m, &s));
-    hp->rope_freq_scale = kind == SCALING_LINEAR || kind == SCALING_YARN ? 1 / s : 1;
-    hp->rope_long = kind == SCALING_LONGROPE;
-    return kind == SCALING_YARN ? read_yarn(m, s) : BL_OK;
-}
-
 /* ---- keys that several families use ---- */
+
+static enum bl_status need_experts(const struct bl_model *m)
+{
+    return m->hp.n_expert ? BL_OK
+                          : bl_model_fail(m, BL_EFORMAT, "%s.expert_count is 0; must be 1 to %d",
+                                          m->family->arch, MAX_EXPERTS);
+}
 
 enum bl_status bl_hp_softmax_experts(struct bl_model *m)
 {
     struct bl_hparams *hp = &m->hp;
-    if (!hp->n_expert)
-        return bl_model_fail(m, BL_EFORMAT, "%s.expert_count is 0; must be 1 to %d",
-                             m->family->arch, MAX_EXPERTS);
+    BL_TRY(need_experts(m));
     hp->route = (struct bl_route_attr){
         .n_used = hp->n_expert_used, .gating = BL_GATE_SOFTMAX, .normalise = 1};
     for (uint32_t i = 0; i < hp->n_layer; i++)
@@ -301,12 +255,64 @@ enum bl_status bl_hp_softmax_experts(struct bl_model *m)
     return BL_OK;
 }
 
+enum bl_status bl_hp_softmax_shared_experts(struct bl_model *m)
+{
+    struct bl_hparams *hp = &m->hp;
+    BL_TRY(bl_hp_softmax_experts(m));
+    hp->n_ff_shared = hp->n_ff_expert;
+    return bl_hp_u32(m, "expert_shared_feed_forward_length", false, 1, MAX_FF, &hp->n_ff_shared);
+}
+
+/* Fewer groups used than there are, otherwise grouping means nothing; whole groups of experts. */
+static enum bl_status read_groups(struct bl_model *m)
+{
+    struct bl_route_attr *r = &m->hp.route;
+    BL_TRY(bl_hp_u32(m, "expert_group_count", false, 0, m->hp.n_expert, &r->n_group));
+    if (r->n_group <= 1)
+        return BL_OK;
+    BL_TRY(bl_hp_u32(m, "expert_group_used_count", true, 1, r->n_group, &r->n_group_used));
+    if (m->hp.n_expert % r->n_group == 0 &&
+        r->n_group_used * (m->hp.n_expert / r->n_group) >= r->n_used)
+        return BL_OK;
+    return bl_model_fail(m, BL_EFORMAT,
+                         "%s.expert_group_count is %u, expert_group_used_count %u; groups must "
+                         "divide the %u experts, and those used must hold %u",
+                         m->family->arch, r->n_group, r->n_group_used, m->hp.n_expert, r->n_used);
+}
+
+enum bl_status bl_hp_routed_experts(struct bl_model *m, enum bl_gating gating)
+{
+    struct bl_hparams *hp = &m->hp;
+    struct bl_route_attr *r = &hp->route;
+    uint32_t dense = 0, step = 1, func = 0, n_shared = 0;
+    bool normalise = false;
+    BL_TRY(need_experts(m));
+    BL_TRY(bl_hp_u32(m, "expert_gating_func", false, 0, BL_GATE_SQRT_SOFTPLUS, &func));
+    BL_TRY(bl_hp_bool(m, "expert_weights_norm", false, &normalise));
+    *r = (struct bl_route_attr){.n_used = hp->n_expert_used,
+                                .gating = func ? func : (uint32_t)gating,
+                                .normalise = normalise};
+    r->group_by_max = r->gating == BL_GATE_SOFTMAX;
+    BL_TRY(bl_hp_f32(m, "expert_weights_scale", false, 0, 1e6f, &r->scale));
+    BL_TRY(read_groups(m));
+    BL_TRY(bl_hp_u32(m, "leading_dense_block_count", false, 0, hp->n_layer, &dense));
+    BL_TRY(bl_hp_u32(m, "interleave_moe_layer_step", false, 1, MAX_LAYERS, &step));
+    for (uint32_t i = dense; i < hp->n_layer; i++)
+        m->layer[i].moe = (i + 1) % step == 0;
+    BL_TRY(bl_hp_u32(m, "expert_shared_count", false, 0, MAX_EXPERTS, &n_shared));
+    if (n_shared > MAX_FF / (hp->n_ff_expert ? hp->n_ff_expert : 1))
+        return bl_model_fail(m, BL_EFORMAT, "%s.expert_shared_count is %u, of %u elements each",
+                             m->family->arch, n_shared, hp->n_ff_expert);
+    hp->n_ff_shared = n_shared * hp->n_ff_expert;
+    return bl_hp_u32(m, "expert_shared_feed_forward_length", false, 0, MAX_FF, &hp->n_ff_shared);
+}
+
 enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
 {
     static const char *const suffix = "attention.sliding_window_pattern";
     char key[KEY_BYTES];
     uint32_t window = 0, period = default_period, slides[MAX_LAYERS] = {0};
-    BL_TRY(bl_hp_u32(m, "attention.sliding_window", false, 0, MAX_CONTEXT, &window));
+    BL_TRY(bl_hp_u32(m, "attention.sliding_window", false, 0, BL_MAX_CONTEXT, &window));
     const struct bl_kv *kv = bl_gguf_find(m->gguf, full_key(m, suffix, key));
     if (kv && kv->type == BL_VAL_ARRAY)
         BL_TRY(bl_hp_u32_per_layer(m, suffix, true, 0, 1, slides, NULL));
@@ -322,18 +328,17 @@ enum bl_status bl_hp_sliding_window(struct bl_model *m, uint32_t default_period)
 
 /* ---- state ---- */
 
-static enum bl_status add_state(struct bl_model *m, int layer, char what, enum bl_dtype type,
-                                uint32_t head_elems, int32_t *index)
+enum bl_status bl_model_keep(struct bl_model *m, const struct bl_state_desc *d, uint32_t run,
+                             int32_t *index)
 {
-    const struct bl_layer *l = &m->layer[layer];
-    if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
-        return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
-                       bl_dtypes[type].name);
-    if (head_elems % bl_dtypes[type].block_elems)
+    const struct bl_dtype_info *type = &bl_dtypes[d->type];
+    if (type->act == BL_ACT_NONE || !bl_dtype_can_encode(d->type))
+        return bl_fail(BL_EINVAL, "cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed",
+                       type->name);
+    if (run % type->block_elems || d->row_elems % type->block_elems)
         return bl_fail(BL_EINVAL,
-                       "%c cache type %s needs heads of whole %u elements; this model's"
-                       " have %u",
-                       what, bl_dtypes[type].name, bl_dtypes[type].block_elems, head_elems);
+                       "cache type %s needs whole %u elements; rows of %s have %u, their parts %u",
+                       type->name, type->block_elems, d->name, d->row_elems, run);
     if (m->n_states == m->cap_states) {
         uint32_t cap = m->cap_states ? 2 * m->cap_states : 64;
         struct bl_state_desc *state = realloc(m->state, cap * sizeof *state);
@@ -342,22 +347,37 @@ static enum bl_status add_state(struct bl_model *m, int layer, char what, enum b
         m->state = state;
         m->cap_states = cap;
     }
-    struct bl_state_desc *d = &m->state[m->n_states];
-    *d = (struct bl_state_desc){.layer = (int16_t)layer,
-                                .law = l->window ? BL_WINDOW : BL_PER_TOKEN,
-                                .type = (uint8_t)type,
-                                .window = l->window,
-                                .row_elems = l->n_head_kv * head_elems};
-    snprintf(d->name, sizeof d->name, "blk.%d.%c", layer, what);
+    m->state[m->n_states] = *d;
     *index = (int32_t)m->n_states++;
     return BL_OK;
+}
+
+static enum bl_status keep_heads(struct bl_model *m, int layer, char what, enum bl_dtype type,
+                                 uint32_t head_elems, int32_t *index)
+{
+    const struct bl_layer *l = &m->layer[layer];
+    struct bl_state_desc d = {.layer = (int16_t)layer,
+                              .law = l->window ? BL_WINDOW : BL_PER_TOKEN,
+                              .type = (uint8_t)type,
+                              .window = l->window,
+                              .row_elems = l->n_head_kv * head_elems};
+    if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
+        return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
+                       bl_dtypes[type].name);
+    if (head_elems % bl_dtypes[type].block_elems)
+        return bl_fail(BL_EINVAL,
+                       "%c cache type %s needs heads of whole %u elements; this model's"
+                       " have %u",
+                       what, bl_dtypes[type].name, bl_dtypes[type].block_elems, head_elems);
+    snprintf(d.name, sizeof d.name, "blk.%d.%c", layer, what);
+    return bl_model_keep(m, &d, head_elems, index);
 }
 
 enum bl_status bl_model_keep_kv(struct bl_model *m, int layer)
 {
     struct bl_layer *l = &m->layer[layer];
-    BL_TRY(add_state(m, layer, 'k', m->opt.type_k, m->hp.dk, &l->state_k));
-    return add_state(m, layer, 'v', m->opt.type_v, m->hp.dv, &l->state_v);
+    BL_TRY(keep_heads(m, layer, 'k', m->opt.type_k, m->hp.dk, &l->state_k));
+    return keep_heads(m, layer, 'v', m->opt.type_v, m->hp.dv, &l->state_v);
 }
 
 enum bl_status bl_model_keep_kv_everywhere(struct bl_model *m)
@@ -371,10 +391,16 @@ enum bl_status bl_model_keep_kv_everywhere(struct bl_model *m)
 uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
 {
     uint64_t rows = s->ctx_tokens;
-    if (d->law == BL_WINDOW) {
+    if (d->law == BL_FIXED)
+        rows = 1 + (uint64_t)d->slack_rows;
+    if (d->law == BL_WINDOW && d->tail)
+        rows = (uint64_t)d->window - 1 + d->slack_rows;
+    else if (d->law == BL_WINDOW) {
         uint64_t ring = (uint64_t)d->window + s->ubatch_tokens - 1;
         rows = ring < rows ? ring : rows;
     }
+    if (d->law == BL_PER_GROUP)
+        rows = (rows + d->group - 1) / d->group;
     return rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
 }
 
@@ -438,7 +464,7 @@ static enum bl_status read_hparams(struct bl_model *m)
     BL_TRY(read_head_sizes(m));
     BL_TRY(read_vocab_size(m));
     BL_TRY(read_experts(m));
-    BL_TRY(read_rope(m));
+    BL_TRY(bl_model_read_rope(m));
     return m->family->hparams ? m->family->hparams(m) : BL_OK;
 }
 
@@ -447,13 +473,27 @@ static enum bl_status settle_context(struct bl_model *m)
     uint64_t trained = m->hp.n_ctx_train;
     if (!m->opt.ctx_tokens)
         m->opt.ctx_tokens = trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT;
-    if (m->opt.ctx_tokens > MAX_CONTEXT)
+    if (m->opt.ctx_tokens > BL_MAX_CONTEXT)
         return bl_fail(BL_EINVAL, "a context of %" PRIu64 " tokens; the most is %d",
-                       m->opt.ctx_tokens, MAX_CONTEXT);
+                       m->opt.ctx_tokens, BL_MAX_CONTEXT);
     if (m->opt.ctx_tokens > trained)
         bl_warn("context of %" PRIu64 " tokens; the model was trained for %" PRIu64,
                 m->opt.ctx_tokens, trained);
     return BL_OK;
+}
+
+/* Files made for drafting hold the nextn blocks and nothing before them. */
+static enum bl_status refuse_drafts(const struct bl_model *m)
+{
+    char draft[64];
+    snprintf(draft, sizeof draft, "blk.%u.attn_norm.weight", m->hp.n_layer);
+    if (!m->hp.n_layer_nextn || bl_gguf_find_tensor(m->gguf, "blk.0.attn_norm.weight", NULL) ||
+        !bl_gguf_find_tensor(m->gguf, draft, NULL))
+        return BL_OK;
+    return bl_model_fail(m, BL_EUNSUPPORTED,
+                         "holds only block %u, for drafting, of a model of %u blocks; open the"
+                         " model itself",
+                         m->hp.n_layer, m->hp.n_layer + m->hp.n_layer_nextn);
 }
 
 static enum bl_status fill(struct bl_model *m)
@@ -461,6 +501,7 @@ static enum bl_status fill(struct bl_model *m)
     BL_TRY(find_family(m));
     BL_TRY(read_hparams(m));
     BL_TRY(settle_context(m));
+    BL_TRY(refuse_drafts(m));
     BL_TRY(m->family->tensors(m));
     if (m->hp.rope_long && m->role[BL_W_ROPE_LONG].w < 0)
         return bl_model_fail(m, BL_EFORMAT,

@@ -36,20 +36,6 @@ bl_val bl_build_embed(const struct bl_model *m, struct bl_graph *g, const struct
     return bl_graph_embed(g, table, bl_graph_param(g, BL_PARAM_TOKENS, s->n_tok), scale);
 }
 
-struct bl_angles_attr bl_model_angles(const struct bl_model *m)
-{
-    const struct bl_hparams *hp = &m->hp;
-    return (struct bl_angles_attr){
-        .n_dims = hp->rope_dims,
-        .yarn = hp->rope_yarn,
-        .base = hp->rope_base,
-        .freq_scale = hp->rope_freq_scale,
-        .magnitude = hp->rope_magnitude,
-        .lo = hp->yarn_lo,
-        .hi = hp->yarn_hi,
-    };
-}
-
 /* Long or short is decided by the size of the context, not by what is in it: rows already cached
  * depend on it. */
 static int32_t rope_factors(const struct bl_model *m)
@@ -86,13 +72,11 @@ bl_val bl_build_head(const struct bl_model *m, struct bl_graph *g, const struct 
 /* ---- per layer ---- */
 
 /* Heads of a projection, normalised one by one where the model does that, then rotated. */
-static bl_val build_heads(const struct bl_model *m, struct bl_graph *g, const struct bl_layer *l,
-                          enum bl_role role, enum bl_role norm, bl_val h, bl_val angles,
-                          enum bl_rope_mode mode)
+static bl_val build_heads(const struct bl_model *m, struct bl_graph *g, struct bl_linear norm,
+                          bl_val x, bl_val angles, enum bl_rope_mode mode)
 {
-    bl_val x = bl_build_linear(m, g, l->role[role], h);
-    if (l->role[norm].w >= 0)
-        x = bl_build_norm(m, g, l->role[norm], x);
+    if (norm.w >= 0)
+        x = bl_build_norm(m, g, norm, x);
     return angles ? bl_graph_rope(g, x, angles, mode, m->hp.dk) : x;
 }
 
@@ -108,14 +92,34 @@ bl_val bl_build_attention(const struct bl_model *m, struct bl_graph *g, const st
         .window = l->window,
         .scale = m->hp.attn_scale,
     };
+    static const struct bl_glu_attr sigmoid = {.kind = BL_GLU_SIGMOID};
+    bl_val gate = 0;
     bl_graph_at(g, BL_PART_ATTN, layer);
-    bl_val q = build_heads(m, g, l, BL_W_ATTN_Q, BL_W_ATTN_Q_NORM, h, angles, mode);
-    bl_val k = build_heads(m, g, l, BL_W_ATTN_K, BL_W_ATTN_K_NORM, h, angles, mode);
+    bl_val q = bl_build_linear(m, g, l->role[BL_W_ATTN_Q], h);
+    if (m->hp.attn_gated) {
+        gate = bl_graph_slice(g, q, 2 * at.dk, at.dk, at.dk);
+        q = bl_graph_slice(g, q, 2 * at.dk, 0, at.dk);
+    }
+    q = build_heads(m, g, l->role[BL_W_ATTN_Q_NORM], q, angles, mode);
+    bl_val k = bl_build_linear(m, g, l->role[BL_W_ATTN_K], h);
+    k = build_heads(m, g, l->role[BL_W_ATTN_K_NORM], k, angles, mode);
     bl_val v = bl_build_linear(m, g, l->role[BL_W_ATTN_V], h);
     bl_val k_rows = bl_graph_kv_store(g, k, bl_build_state(m, g, s, l->state_k));
     bl_val v_rows = bl_graph_kv_store(g, v, bl_build_state(m, g, s, l->state_v));
-    bl_val o = bl_graph_attention(g, q, k_rows, v_rows, 0, &at);
+    bl_val sinks = bl_build_weight(m, g, l->role[BL_W_ATTN_SINKS].w);
+    bl_val o = bl_graph_attention(g, q, k_rows, v_rows, sinks, &at);
+    if (gate)
+        o = bl_graph_glu(g, gate, o, &sigmoid);
     return bl_build_linear(m, g, l->role[BL_W_ATTN_OUT], o);
+}
+
+/* The roles of gate, up and down follow one another. */
+static bl_val build_glu(const struct bl_model *m, struct bl_graph *g, const struct bl_linear *role,
+                        bl_val h, const struct bl_glu_attr *glu)
+{
+    bl_val gate = bl_build_linear(m, g, role[0], h);
+    bl_val up = bl_build_linear(m, g, role[1], h);
+    return bl_build_linear(m, g, role[2], bl_graph_glu(g, gate, up, glu));
 }
 
 bl_val bl_build_ffn(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
@@ -123,9 +127,19 @@ bl_val bl_build_ffn(const struct bl_model *m, struct bl_graph *g, int layer, bl_
 {
     const struct bl_layer *l = &m->layer[layer];
     bl_graph_at(g, BL_PART_FFN, layer);
-    bl_val gate = bl_build_linear(m, g, l->role[BL_W_FFN_GATE], h);
-    bl_val up = bl_build_linear(m, g, l->role[BL_W_FFN_UP], h);
-    return bl_build_linear(m, g, l->role[BL_W_FFN_DOWN], bl_graph_glu(g, gate, up, glu));
+    return build_glu(m, g, &l->role[BL_W_FFN_GATE], h, glu);
+}
+
+bl_val bl_build_shared_experts(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                               const struct bl_glu_attr *glu)
+{
+    static const struct bl_glu_attr sigmoid = {.kind = BL_GLU_SIGMOID};
+    const struct bl_layer *l = &m->layer[layer];
+    bl_graph_at(g, BL_PART_FFN, layer);
+    bl_val y = build_glu(m, g, &l->role[BL_W_SHEXP_GATE], h, glu);
+    if (l->role[BL_W_SHEXP_ROUTER].w < 0)
+        return y;
+    return bl_graph_glu(g, bl_build_linear(m, g, l->role[BL_W_SHEXP_ROUTER], h), y, &sigmoid);
 }
 
 static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_graph *g,
@@ -146,15 +160,25 @@ static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_gra
     };
 }
 
-bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
-                    const struct bl_glu_attr *glu)
+bl_val bl_build_routed_experts(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                               const struct bl_glu_attr *glu)
 {
     const struct bl_layer *l = &m->layer[layer];
-    const struct bl_experts_attr at = {.n_used = m->hp.route.n_used, .glu = *glu};
+    int32_t gate_bias = l->role[BL_W_EXP_GATE].bias;
+    const struct bl_experts_attr at = {
+        .n_used = m->hp.route.n_used,
+        .bias_elems = gate_bias < 0 ? 0 : m->weight[gate_bias].expert_elems,
+        .glu = *glu,
+    };
+    struct bl_route_vals route = {0};
     bl_val ids, weights;
     bl_graph_at(g, BL_PART_FFN, layer);
-    bl_val scores = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
-    bl_graph_route(g, scores, 0, &m->hp.route, &ids, &weights);
+    route.logits = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
+    route.bias = bl_build_weight(m, g, l->role[BL_W_ROUTER_BIAS].w);
+    route.table = bl_build_weight(m, g, l->role[BL_W_ROUTER_IDS].w);
+    if (route.table)
+        route.tokens = bl_graph_param(g, BL_PARAM_TOKENS, g->vals[h].ne[1]);
+    bl_graph_route_by_table(g, &route, &m->hp.route, &ids, &weights);
     bl_graph_at(g, BL_PART_EXPERTS, layer);
     struct bl_expert_vals e = expert_vals(m, g, l);
     bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
@@ -162,22 +186,44 @@ bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_
     return y;
 }
 
+bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
+                    const struct bl_glu_attr *glu)
+{
+    bl_val y = bl_build_routed_experts(m, g, layer, h, glu);
+    if (m->layer[layer].role[BL_W_SHEXP_GATE].w < 0)
+        return y;
+    return bl_graph_add(g, y, bl_build_shared_experts(m, g, layer, h, glu));
+}
+
+/* One value for both kinds of layer where their angles are the same. */
+static bl_val window_angles(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                            const struct bl_angles_attr *full, bl_val angles)
+{
+    const struct bl_angles_attr *window = &m->hp.rope_window;
+    for (uint32_t i = 0; i < m->hp.n_layer; i++)
+        if (m->layer[i].window && memcmp(window, full, sizeof *window))
+            return bl_build_angles(m, g, s, window);
+    return angles;
+}
+
 void bl_build_decoder(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
                       enum bl_rope_mode mode)
 {
-    static const struct bl_glu_attr silu = {.kind = BL_GLU_SILU};
+    const struct bl_glu_attr *glu = &m->hp.glu;
     const struct bl_angles_attr at = bl_model_angles(m);
     bl_val x = bl_build_embed(m, g, s, 1);
-    bl_val angles = bl_build_angles(m, g, s, &at);
+    bl_val full = bl_build_angles(m, g, s, &at), window = window_angles(m, g, s, &at, full);
     for (int i = 0; i < (int)m->hp.n_layer; i++) {
         const struct bl_layer *l = &m->layer[i];
         bl_graph_at(g, BL_PART_ATTN, i);
         bl_val h = bl_build_norm(m, g, l->role[BL_W_ATTN_NORM], x);
-        bl_val o = bl_build_attention(m, g, s, i, h, angles, mode);
+        bl_val o = l->recurrent
+                       ? bl_build_delta_net(m, g, s, i, h)
+                       : bl_build_attention(m, g, s, i, h, l->window ? window : full, mode);
         bl_graph_at(g, BL_PART_FFN, i);
         x = bl_graph_add(g, x, o);
         h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], x);
-        h = l->moe ? bl_build_moe(m, g, i, h, &silu) : bl_build_ffn(m, g, i, h, &silu);
+        h = l->moe ? bl_build_moe(m, g, i, h, glu) : bl_build_ffn(m, g, i, h, glu);
         x = bl_graph_add(g, x, h);
     }
     bl_build_head(m, g, s, x);

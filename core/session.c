@@ -40,30 +40,50 @@ uint64_t bl_session_n_tokens(const struct bl_session *s)
     return s->n_tok;
 }
 
-/* A window's ring still holds what a query at position `to` looks back on. */
-static bool window_reaches(const struct bl_engine *e, const struct bl_state_desc *d, uint64_t to,
-                           uint64_t high)
+/* A ring still holds what a token at position `to` looks back on. */
+static bool ring_reaches(const struct bl_engine *e, const struct bl_state_desc *d, uint64_t to,
+                         uint64_t high)
 {
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, 1, 1);
     uint64_t rows = bl_state_rows(d, &shape);
-    uint64_t oldest = to >= d->window ? to - d->window + 1 : 0;
+    uint64_t back = d->law == BL_FIXED ? 1 : d->window - 1;
+    if (d->group) /* what a group needs begins with one */
+        back -= d->group - 1 - to % d->group;
+    uint64_t oldest = to > back ? to - back : 0;
 
-    return d->law != BL_WINDOW || high <= rows || oldest >= high - rows;
+    return high <= rows || oldest >= high - rows;
+}
+
+/* BL_ELIMIT when a token at position n cannot be computed: what it needs was overwritten, by tokens
+ * that were taken back since or by a step that failed. */
+static enum bl_status stand_at(const struct bl_session *s, uint64_t n, const char *what)
+{
+    const struct bl_model *m = s->engine->parts.model;
+
+    for (uint32_t i = 0; n && n < s->high && i < m->n_states; i++) {
+        const struct bl_state_desc *d = &m->state[i];
+        bool ring = d->law == BL_WINDOW || d->law == BL_FIXED;
+        if (!ring || ring_reaches(s->engine, d, n, s->high))
+            continue;
+        if (d->law == BL_WINDOW && !d->tail)
+            return bl_fail(BL_ELIMIT,
+                           "cannot %s %llu tokens: %s keeps only the last %u; feed them again",
+                           what, (unsigned long long)n, d->name, d->window);
+        return bl_fail(BL_ELIMIT,
+                       "cannot %s %llu tokens: recurrent state (%s) goes back %u from %llu;"
+                       " rewind to 0 and feed them again",
+                       what, (unsigned long long)n, d->name, d->slack_rows,
+                       (unsigned long long)s->high);
+    }
+    return BL_OK;
 }
 
 enum bl_status bl_session_rewind(struct bl_session *s, uint64_t n_tokens)
 {
-    const struct bl_model *m = s->engine->parts.model;
-
     if (n_tokens > s->n_tok)
         return bl_fail(BL_EINVAL, "cannot rewind to %llu tokens: the session holds %llu",
                        (unsigned long long)n_tokens, (unsigned long long)s->n_tok);
-    for (uint32_t i = 0; n_tokens && i < m->n_states; i++)
-        if (!window_reaches(s->engine, &m->state[i], n_tokens, s->high))
-            return bl_fail(
-                BL_ELIMIT,
-                "cannot rewind to %llu tokens: %s keeps only the last %u; feed them again",
-                (unsigned long long)n_tokens, m->state[i].name, m->state[i].window);
+    BL_TRY(stand_at(s, n_tokens, "rewind to"));
     s->n_tok = n_tokens;
     if (!n_tokens)
         s->high = 0;
@@ -111,6 +131,8 @@ static enum bl_status check_batch(struct bl_engine *e, const struct bl_batch *b)
         uint64_t n = 0;
         for (uint32_t i = 0; e->session[s] && i < b->n; i++)
             n += b->session[i] == e->session[s];
+        if (n)
+            BL_TRY(stand_at(e->session[s], e->session[s]->n_tok, "go on from"));
         if (n && e->session[s]->n_tok + n > p->ctx_tokens)
             return bl_fail(BL_ELIMIT,
                            "context full: %llu tokens held, %llu more asked for, room for %llu",
@@ -165,6 +187,16 @@ static void write_params(struct bl_engine *e, const struct bl_batch *b, uint32_t
         table[s] = (struct bl_seq_params){e->session[s] ? (uint32_t)e->session[s]->n_tok : 0, s};
 }
 
+/* From here on the rows of these tokens count as overwritten, even if the step fails. */
+static void note_high(const struct bl_batch *b, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct bl_session *s = b->session[first + i];
+        if (s->n_tok > s->high)
+            s->high = s->n_tok;
+    }
+}
+
 static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, uint32_t first,
                                 uint32_t n)
 {
@@ -176,6 +208,7 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     write_params(e, b, first, n, &row);
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, n, h->n_out);
     BL_TRY(bl_engine_program(e, &shape, &program));
+    note_high(b, first, n);
     struct bl_step_io io = {&e->params, h->n_bytes, &e->output, row * row_bytes,
                             h->n_out * row_bytes};
     return bl_sched_run(&e->sched, program, e->place, &io, STEP_TIMEOUT_NS);
@@ -185,15 +218,6 @@ static void take_back(const struct bl_batch *b, uint32_t first, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         b->session[first + i]->n_tok--;
-}
-
-static void note_high(const struct bl_batch *b, uint32_t first, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        struct bl_session *s = b->session[first + i];
-        if (s->n_tok > s->high)
-            s->high = s->n_tok;
-    }
 }
 
 enum bl_status bl_decode(struct bl_engine *e, const struct bl_batch *b)
@@ -206,7 +230,6 @@ enum bl_status bl_decode(struct bl_engine *e, const struct bl_batch *b)
         uint32_t left = b->n - first;
         uint32_t n = left < e->parts.plan.ubatch_tokens ? left : e->parts.plan.ubatch_tokens;
         st = run_piece(e, b, first, n);
-        note_high(b, first, n);
         if (st) {
             take_back(b, first, n);
             return st;

@@ -156,6 +156,23 @@ static void address_weights(struct loader *l, uint16_t d)
     }
 }
 
+/* Kernels index by these numbers: what is wrong here must not become a stray read. */
+static enum bl_status check_ids(struct loader *l, uint16_t d)
+{
+    for (uint32_t i = 0; i < l->model->n_weights; i++) {
+        const struct bl_weight *w = &l->model->weight[i];
+        const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, w->tensor);
+        if (!w->below || bl_plan_device(l->plan, w->layer, w->part) != d)
+            continue;
+        const int32_t *id = (const int32_t *)(uintptr_t)l->w->addr[i]; /* weights are host memory */
+        for (uint64_t n = info->bytes / sizeof *id, k = 0; k < n; k++)
+            if (id[k] < 0 || (uint32_t)id[k] >= w->below)
+                return bl_model_fail(l->model, BL_EFORMAT, "tensor '%s' holds %d; must be 0 to %u",
+                                     info->name, id[k], w->below - 1);
+    }
+    return BL_OK;
+}
+
 static enum bl_status load_device(struct loader *l, uint16_t d)
 {
     uint32_t n = bl_gguf_n_tensors(l->model->gguf);
@@ -165,7 +182,7 @@ static enum bl_status load_device(struct loader *l, uint16_t d)
     BL_TRY(l->blocks[d].weights ? use_read(l, d) : use_mapped(l, d));
     BL_TRY(take_table(l, d));
     address_weights(l, d);
-    return BL_OK;
+    return check_ids(l, d);
 }
 
 /* Bytes that loading will go through, for the progress report. */

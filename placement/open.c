@@ -25,7 +25,9 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
 static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
                                  const struct bl_options *opt)
 {
-    struct bl_model_options mo = {.ctx_tokens = opt->ctx_tokens};
+    struct bl_model_options mo = {
+        .ctx_tokens = opt->ctx_tokens,
+        .rope = {opt->rope_scaling, opt->rope_freq_base, opt->rope_freq_scale, opt->yarn_orig_ctx}};
 
     BL_TRY(kv_type("-ctk", opt->type_k, opt, &mo.type_k));
     BL_TRY(kv_type("-ctv", opt->type_v, opt, &mo.type_v));

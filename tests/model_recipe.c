@@ -154,10 +154,73 @@ static void expert_tensors(struct rc *r, int i, uint32_t n_ff)
     rc_layer(r, i, "ffn_down_exps.weight", n_ff, RC_EMBD, RC_EXPERTS);
 }
 
+static bool is_hybrid(const char *arch)
+{
+    return !strcmp(arch, "qwen3next") || !strncmp(arch, "qwen35", 6);
+}
+
+static void hybrid_keys(struct rc *r)
+{
+    static const uint32_t sections[] = {2, 1, 1, 0};
+    rc_number(r, "full_attention_interval", 2);
+    rc_number(r, "ssm.conv_kernel", RC_TAPS);
+    rc_number(r, "ssm.state_size", RC_SSM_HEAD);
+    rc_number(r, "ssm.group_count", RC_SSM_K);
+    rc_number(r, "ssm.time_step_rank", RC_SSM_V);
+    rc_number(r, "ssm.inner_size", RC_INNER);
+    if (!strncmp(r->arch, "qwen35", 6))
+        rc_list(r, "rope.dimension_sections", RC_NUMBERS, 4, sections);
+}
+
+static void delta_tensors(struct rc *r, int i)
+{
+    rc_layer(r, i, "attn_norm.weight", RC_EMBD, 0, 0);
+    rc_layer(r, i, "attn_qkv.weight", RC_EMBD, RC_CHANNELS, 0);
+    rc_layer(r, i, "attn_gate.weight", RC_EMBD, RC_INNER, 0);
+    if (!strcmp(r->arch, "qwen3next"))
+        rc_layer(r, i, "ssm_ba.weight", RC_EMBD, 2 * RC_SSM_V, 0);
+    else {
+        rc_layer(r, i, "ssm_beta.weight", RC_EMBD, RC_SSM_V, 0);
+        rc_layer(r, i, "ssm_alpha.weight", RC_EMBD, RC_SSM_V, 0);
+    }
+    rc_layer(r, i, "ssm_conv1d.weight", RC_TAPS, RC_CHANNELS, 0);
+    rc_layer(r, i, "ssm_dt.bias", RC_SSM_V, 0, 0);
+    rc_layer(r, i, "ssm_a", RC_SSM_V, 0, 0);
+    rc_layer(r, i, "ssm_norm.weight", RC_SSM_HEAD, 0, 0);
+    rc_layer(r, i, "ssm_out.weight", RC_INNER, RC_EMBD, 0);
+}
+
+static void shared_expert_tensors(struct rc *r, int i)
+{
+    rc_layer(r, i, "ffn_gate_inp_shexp.weight", RC_EMBD, 0, 0);
+    rc_layer(r, i, "ffn_gate_shexp.weight", RC_EMBD, RC_SHARED, 0);
+    rc_layer(r, i, "ffn_up_shexp.weight", RC_EMBD, RC_SHARED, 0);
+    rc_layer(r, i, "ffn_down_shexp.weight", RC_SHARED, RC_EMBD, 0);
+}
+
+/* What is in the place of a layer's attention, and the norms that go with it. */
+static void mixer_tensors(struct rc *r, int i)
+{
+    const char *arch = r->arch;
+    bool hybrid = is_hybrid(arch), gemma = !strcmp(arch, "gemma3");
+    if (hybrid && i == 0)
+        delta_tensors(r, i);
+    else
+        attention_tensors(r, i, !strcmp(arch, "phi3"), !strcmp(arch, "qwen2"),
+                          gemma || !strncmp(arch, "qwen3", 5));
+    if (hybrid && i > 0)
+        rc_layer(r, i, "attn_q.weight", RC_EMBD, 2 * RC_Q_ROWS, 0);
+    if (hybrid || gemma)
+        rc_layer(r, i, "post_attention_norm.weight", RC_EMBD, 0, 0);
+    if (!hybrid)
+        rc_layer(r, i, "ffn_norm.weight", RC_EMBD, 0, 0);
+}
+
 /* A valid file of the family; name "llama-moe" is llama with experts. */
 void rc_make(struct rc *r, const char *name)
 {
-    bool moe = !strcmp(name, "qwen3moe") || !strcmp(name, "llama-moe");
+    bool shared = !strcmp(name, "qwen3next") || !strcmp(name, "qwen35moe");
+    bool moe = !strcmp(name, "qwen3moe") || !strcmp(name, "llama-moe") || shared;
     const char *arch = !strcmp(name, "llama-moe") ? "llama" : name;
     bool phi = !strcmp(arch, "phi3"), gemma = !strcmp(arch, "gemma3");
     base_keys(r, arch);
@@ -165,6 +228,12 @@ void rc_make(struct rc *r, const char *name)
         rc_number(r, "expert_count", RC_EXPERTS);
         rc_number(r, "expert_used_count", RC_USED);
     }
+    if (shared) {
+        rc_number(r, "expert_feed_forward_length", RC_FF / RC_USED);
+        rc_number(r, "expert_shared_feed_forward_length", RC_SHARED);
+    }
+    if (is_hybrid(arch))
+        hybrid_keys(r);
     if (gemma)
         rc_number(r, "attention.sliding_window", 16);
     rc_tensor(r, "token_embd.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
@@ -172,16 +241,15 @@ void rc_make(struct rc *r, const char *name)
     if (!gemma)
         rc_tensor(r, "output.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
     for (int i = 0; i < RC_LAYERS; i++) {
-        attention_tensors(r, i, phi, !strcmp(arch, "qwen2"), gemma || !strncmp(arch, "qwen3", 5));
-        rc_layer(r, i, "ffn_norm.weight", RC_EMBD, 0, 0);
+        mixer_tensors(r, i);
+        if (shared)
+            shared_expert_tensors(r, i);
         if (moe)
             expert_tensors(r, i, !strcmp(arch, "llama") ? RC_FF : RC_FF / RC_USED);
         else
             dense_tensors(r, i, phi);
-        if (gemma) {
-            rc_layer(r, i, "post_attention_norm.weight", RC_EMBD, 0, 0);
+        if (gemma)
             rc_layer(r, i, "post_ffw_norm.weight", RC_EMBD, 0, 0);
-        }
     }
 }
 

@@ -232,8 +232,8 @@ int bl_verb_logits(int argc, char **argv)
     bl_engine_args_init(&engine_args);
     const struct bl_arg_group groups[] = {
         bl_model_group(&engine_args),   {"Tokens", logits_rows, COUNT(logits_rows), &args},
-        bl_engine_group(&engine_args),  bl_machine_group(&engine_args),
-        bl_message_group(&engine_args),
+        bl_engine_group(&engine_args),  bl_rope_group(&engine_args),
+        bl_machine_group(&engine_args), bl_message_group(&engine_args),
     };
     struct bl_command command = {
         .report = {.verb = "logits"},

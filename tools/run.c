@@ -318,6 +318,7 @@ int bl_verb_run(int argc, char **argv)
         {"Prompt", prompt_rows, COUNT(prompt_rows), &args},
         {"Sampling", sampling_rows, COUNT(sampling_rows), &args},
         bl_engine_group(&engine_args),
+        bl_rope_group(&engine_args),
         bl_machine_group(&engine_args),
         bl_message_group(&engine_args),
     };

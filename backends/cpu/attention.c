@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* ATTENTION. The keys of a sequence are cut into splits at fixed positions; each split gives a
+/* ATTENTION and ATTENTION_GROUPS. What a token sees is a list of rows: those of whole groups of
+ * tokens, then those of single tokens. Both are cut into splits at fixed places; each split gives a
  * partial result for a (token, head): its largest score, the sum of exponentials and the weighted
- * values. Partials are merged in order. Few tokens: threads share (token, key head, split), a
- * second step merges. Many: a thread takes a block of tokens and merges as it goes. Both do the
- * same arithmetic, so a token's result depends neither on the number of threads nor on whether it
- * came alone or in a batch. */
+ * values. Partials are merged in order. Few tokens: threads share (token, heads, split), a second
+ * step merges. Many: a thread takes a block of tokens and merges as it goes. Both do the same
+ * arithmetic, so a token's result depends neither on the number of threads nor on whether it came
+ * alone or in a batch. */
 #include "segment.h"
 
 #include <math.h>
@@ -12,15 +13,17 @@
 enum {
     FEW_TOKENS = 4,
     BLOCK_TOKENS = 16, /* that share one reading of a split */
+    BLOCK_HEADS = 8,   /* of one key head that a thread takes together */
     LEAST_SPLIT = 128, /* keys and values of one head stay in the first-level caches */
-    MOST_SPLITS = 64,
-    UNITS = 2, /* for each thread at least, so that their ends do not show */
-    PIECE = 16 /* rows between which the next ones are asked for */
+    MOST_SPLITS = 64
 };
+enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 
 struct attention_args {
     const float *q, *sinks;
     const uint8_t *k, *v;
+    const uint8_t *rows;   /* of groups, NULL: none */
+    const int32_t *chosen; /* [token][n_chosen] which of them, in ascending order; NULL: all */
     float *y;
     bl_qk_fn *qk;
     bl_pv_fn *pv;
@@ -28,7 +31,8 @@ struct attention_args {
     struct bl_attention_attr at;
     uint32_t group; /* query heads of one key head */
     uint32_t rows_per_seq, split;
-    uint8_t *work; /* every thread's own */
+    uint32_t group_tokens, group_rows, n_chosen; /* group_rows: per sequence */
+    uint8_t *work;                               /* every thread's own */
     size_t work_bytes;
     float *partial; /* few tokens: [token][head][split][dv, largest, sum] */
     uint32_t n_splits, partial_floats;
@@ -36,29 +40,40 @@ struct attention_args {
 
 /* ---- sizes ---- */
 
-static uint32_t split_keys(uint32_t rows_per_seq)
-{
-    uint32_t split = LEAST_SPLIT;
-    while ((uint64_t)split * MOST_SPLITS < rows_per_seq)
-        split *= 2;
-    return split;
-}
-
-/* A window may begin inside a split: one more. */
-static uint32_t most_splits(uint32_t rows_per_seq)
-{
-    const uint32_t split = split_keys(rows_per_seq);
-    return (uint32_t)(((uint64_t)rows_per_seq + split - 1) / split) + 1;
-}
+struct sizes {
+    uint32_t split, n_splits; /* keys of a split; most splits that a token sees */
+    uint64_t work, partial;   /* bytes of a thread, of a token */
+};
 
 static uint64_t partial_floats(const struct bl_attention_attr *at)
 {
     return bl_align_up((uint64_t)at->dv + 2, 16);
 }
 
-static uint64_t partial_row_bytes(const struct bl_attention_attr *at, uint32_t rows_per_seq)
+/* Most rows of groups that a token sees. */
+static uint32_t most_group_rows(const struct bl_graph *g, const struct bl_node *n)
 {
-    return at->n_head * most_splits(rows_per_seq) * partial_floats(at) * sizeof(float);
+    if (n->op != BL_OP_ATTENTION_GROUPS)
+        return 0;
+    const bl_val chosen = bl_node_src(g, n, CHOSEN);
+    return chosen ? g->vals[chosen].ne[0] : g->vals[bl_node_src(g, n, ROWS)].ne[1];
+}
+
+static struct sizes sizes_of(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n); /* ATTENTION_GROUPS begins with it */
+    const uint32_t rows = g->vals[bl_node_src(g, n, K)].ne[1], groups = most_group_rows(g, n);
+    const uint64_t most = rows > groups ? rows : groups;
+    struct sizes s = {.split = LEAST_SPLIT};
+    while ((uint64_t)s.split * MOST_SPLITS < most)
+        s.split *= 2;
+    /* A window may begin inside a split: one more. */
+    s.n_splits = (uint32_t)(((uint64_t)rows + s.split - 1) / s.split + 1 +
+                            ((uint64_t)groups + s.split - 1) / s.split);
+    s.work = bl_cpu_round(s.split * (2 * sizeof(uint64_t) + sizeof(float)) +
+                          at->dv * sizeof(float) + BLOCK_TOKENS * BLOCK_HEADS * 2 * sizeof(float));
+    s.partial = at->n_head * s.n_splits * partial_floats(at) * sizeof(float);
+    return s;
 }
 
 /* One thread's tools. */
@@ -68,15 +83,8 @@ struct work {
     float *acc;              /* [dv] */
     struct running {
         float max, sum;
-    } * run; /* [BLOCK_TOKENS][group] */
+    } * run; /* [BLOCK_TOKENS][BLOCK_HEADS] */
 };
-
-static uint64_t work_bytes(const struct bl_attention_attr *at, uint32_t rows_per_seq)
-{
-    const uint64_t split = split_keys(rows_per_seq), group = at->n_head / at->n_head_kv;
-    return bl_cpu_round(split * (2 * sizeof(uint64_t) + sizeof(float)) + at->dv * sizeof(float) +
-                        BLOCK_TOKENS * group * sizeof(struct running));
-}
 
 static struct work work_of(const struct attention_args *a, uint32_t ith)
 {
@@ -93,30 +101,80 @@ static struct work work_of(const struct attention_args *a, uint32_t ith)
 
 struct view {
     uint32_t slot, first, end; /* positions [first, end) */
+    uint32_t n_rows;           /* of groups */
+    const int32_t *chosen;     /* [n_rows], NULL: all from the first */
 };
 
 static struct view view_of(const struct attention_args *a, const struct bl_params *p, uint32_t t)
 {
     const uint32_t pos = BL_PARAMS_ARRAY(const uint32_t, p, p->pos_off)[t];
     const uint32_t seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off)[t];
-    const uint32_t slot = BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off)[seq].slot;
     const uint32_t window = a->at.window;
-    return (struct view){slot, window && pos >= window ? pos - window + 1 : 0, pos + 1};
-}
-
-static struct view cut(struct view v, const struct attention_args *a, uint32_t split)
-{
-    const uint32_t first = split * a->split;
-    v.first = v.first > first ? v.first : first;
-    v.end = v.end - first < a->split ? v.end : first + a->split;
+    struct view v = {
+        .slot = BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off)[seq].slot,
+        .first = window && pos >= window ? pos - window + 1 : 0,
+        .end = pos + 1,
+        .n_rows = a->rows ? (pos + 1) / a->group_tokens : 0,
+    };
+    if (a->chosen) {
+        v.chosen = a->chosen + (size_t)t * a->n_chosen;
+        v.n_rows = v.n_rows < a->n_chosen ? v.n_rows : a->n_chosen;
+    }
     return v;
 }
 
-static void find_rows(const struct attention_args *a, const struct work *w, struct view v)
+/* What lies in one split: rows of groups, or positions. */
+struct part {
+    bool groups;
+    uint32_t first, n;
+};
+
+/* What a token sees of a part, perhaps nothing. */
+static struct part meet(struct view v, struct part p)
+{
+    const uint32_t first = p.groups ? 0 : v.first, end = p.groups ? v.n_rows : v.end;
+    const uint32_t p_end = p.first + p.n < end ? p.first + p.n : end;
+    p.first = p.first > first ? p.first : first;
+    p.n = p_end > p.first ? p_end - p.first : 0;
+    return p;
+}
+
+static uint32_t row_parts(const struct attention_args *a, struct view v)
+{
+    return (v.n_rows + a->split - 1) / a->split;
+}
+
+static uint32_t n_parts(const struct attention_args *a, struct view v)
+{
+    return row_parts(a, v) + (v.end - 1) / a->split - v.first / a->split + 1;
+}
+
+static struct part part_of(const struct attention_args *a, struct view v, uint32_t i)
+{
+    const uint32_t before = row_parts(a, v);
+    const uint32_t split = i < before ? i : v.first / a->split + i - before;
+    return meet(v, (struct part){i < before, split * a->split, a->split});
+}
+
+static void find_groups(const struct attention_args *a, const struct work *w, struct view v,
+                        struct part p)
+{
+    for (uint32_t j = 0; j < p.n; j++) {
+        const uint32_t row = v.chosen ? (uint32_t)v.chosen[p.first + j] : p.first + j;
+        w->k_off[j] = w->v_off[j] = ((uint64_t)v.slot * a->group_rows + row) * a->k_row;
+    }
+}
+
+static void find_rows(const struct attention_args *a, const struct work *w, struct view v,
+                      struct part p)
 {
     const uint32_t base = v.slot * a->rows_per_seq;
-    uint32_t row = bl_kv_row(a->rows_per_seq, v.slot, v.first) - base;
-    for (uint32_t j = 0; j < v.end - v.first; j++) {
+    uint32_t row = bl_kv_row(a->rows_per_seq, v.slot, p.first) - base;
+    if (p.groups) {
+        find_groups(a, w, v, p);
+        return;
+    }
+    for (uint32_t j = 0; j < p.n; j++) {
         w->k_off[j] = (uint64_t)(base + row) * a->k_row;
         w->v_off[j] = (uint64_t)(base + row) * a->v_row;
         row = row + 1 == a->rows_per_seq ? 0 : row + 1;
@@ -141,54 +199,22 @@ static float largest(uint32_t n, const float *x)
     return m[0];
 }
 
-/* Rows of one head that will be wanted next. They lie apart, other heads between them, where
- * hardware does not look. */
-struct ahead {
-    const uint8_t *base;
-    size_t row_bytes, head_bytes;
-    uint32_t row, rows_per_seq, n; /* the first; then on around the ring */
-};
-
-static void prefetch_rows(const struct ahead *h, uint32_t first, uint32_t n)
-{
-    for (uint32_t i = first; i < first + n && i < h->n; i++) {
-        const uint32_t row =
-            h->row + i < h->rows_per_seq ? h->row + i : h->row + i - h->rows_per_seq;
-        const uint8_t *p = h->base + row * h->row_bytes;
-        for (size_t at = 0; at < h->head_bytes; at += 64)
-            BL_PREFETCH(p + at);
-    }
-}
-
-/* Keys [first, first + n) of those found, against query head `head` of token t; acc gets the
- * weighted values. */
-struct task {
-    uint32_t t, head, first, n;
-    float *acc;
-    struct ahead v, k; /* wanted after the keys, after the values */
-};
-
-static struct running attend(const struct attention_args *a, const struct bl_cpu_kernels *kernels,
-                             const struct work *w, const struct task *s)
+/* Rows [skip, skip + n) of those found, against query head `head` of token t; acc gets the weighted
+ * values. */
+static struct running attend(const struct attention_args *a, const struct bl_cpu_kernels *k,
+                             const struct work *w, uint32_t t, uint32_t head, bool groups,
+                             uint32_t skip, uint32_t n, float *acc)
 {
     const struct bl_attention_attr *at = &a->at;
-    const uint32_t kv = s->head / a->group;
-    const float *q = a->q + ((size_t)s->t * at->n_head + s->head) * at->dk;
+    const uint32_t kv = head / a->group;
+    const uint8_t *keys = groups ? a->rows : a->k, *values = groups ? a->rows : a->v;
     struct running r;
-    for (uint32_t i = 0, n; i < s->n; i += n) {
-        n = s->n - i < PIECE ? s->n - i : PIECE;
-        prefetch_rows(&s->v, i, n);
-        a->qk(at->dk, n, w->score + i, q, a->k + kv * a->k_head, w->k_off + s->first + i,
-              at->scale);
-    }
-    r.max = largest(s->n, w->score);
-    r.sum = kernels->exp_sum(s->n, w->score, r.max);
-    memset(s->acc, 0, at->dv * sizeof *s->acc);
-    for (uint32_t i = 0, n; i < s->n; i += n) {
-        n = s->n - i < PIECE ? s->n - i : PIECE;
-        prefetch_rows(&s->k, i, n);
-        a->pv(at->dv, n, s->acc, w->score + i, a->v + kv * a->v_head, w->v_off + s->first + i);
-    }
+    a->qk(at->dk, n, w->score, a->q + ((size_t)t * at->n_head + head) * at->dk,
+          keys + kv * a->k_head, w->k_off + skip, at->scale);
+    r.max = largest(n, w->score);
+    r.sum = k->exp_sum(n, w->score, r.max);
+    memset(acc, 0, at->dv * sizeof *acc);
+    a->pv(at->dv, n, acc, w->score, values + kv * a->v_head, w->v_off + skip);
     return r;
 }
 
@@ -221,6 +247,24 @@ static float *out_of(const struct attention_args *a, uint32_t t, uint32_t head)
     return a->y + ((size_t)t * a->at.n_head + head) * a->at.dv;
 }
 
+/* Query heads of one key head that are taken together. */
+struct heads {
+    uint32_t first, end;
+};
+
+static uint32_t n_blocks(const struct attention_args *a)
+{
+    return (a->group + BLOCK_HEADS - 1) / BLOCK_HEADS * a->at.n_head_kv;
+}
+
+static struct heads block_of(const struct attention_args *a, uint32_t block)
+{
+    const uint32_t per_kv = (a->group + BLOCK_HEADS - 1) / BLOCK_HEADS;
+    const uint32_t kv = block / per_kv, first = block % per_kv * BLOCK_HEADS;
+    const uint32_t end = a->group - first < BLOCK_HEADS ? a->group : first + BLOCK_HEADS;
+    return (struct heads){kv * a->group + first, kv * a->group + end};
+}
+
 /* ---- few tokens ---- */
 
 static float *partial_of(const struct attention_args *a, uint32_t t, uint32_t head, uint32_t split)
@@ -229,111 +273,31 @@ static float *partial_of(const struct attention_args *a, uint32_t t, uint32_t he
            (((size_t)t * a->at.n_head + head) * a->n_splits + split) * a->partial_floats;
 }
 
-static uint32_t splits_of(const struct attention_args *a, struct view v)
+static void few_part(const struct attention_args *a, const struct bl_cpu_job *job,
+                     const struct work *w, uint32_t t, struct heads h, uint32_t i)
 {
-    return (v.end - 1) / a->split - v.first / a->split + 1;
-}
-
-/* Heads [head, head + heads) of one key head, one split, one token. Their order is that of memory:
- * threads take consecutive ones, and while one is worked on the next comes near. */
-struct unit {
-    uint32_t t, split, head;
-    struct view all, part; /* what the token sees; of that, in this split */
-    uint64_t before;       /* keys of the units before */
-};
-
-static void enter_split(const struct attention_args *a, struct unit *u)
-{
-    u->head = 0;
-    u->part = cut(u->all, a, u->all.first / a->split + u->split);
-}
-
-static void enter_token(const struct attention_args *a, const struct bl_params *p, struct unit *u)
-{
-    u->split = 0;
-    u->all = view_of(a, p, u->t);
-    enter_split(a, u);
-}
-
-/* false behind the last */
-static bool next_unit(const struct attention_args *a, const struct bl_params *p, uint32_t heads,
-                      struct unit *u)
-{
-    u->before += u->part.end - u->part.first;
-    u->head += heads;
-    if (u->head < a->at.n_head)
-        return true;
-    if (++u->split < splits_of(a, u->all)) {
-        enter_split(a, u);
-        return true;
-    }
-    if (++u->t == p->n_tok)
-        return false;
-    enter_token(a, p, u);
-    return true;
-}
-
-/* The heads of a key head stay together, as they read the same rows, unless that leaves threads
- * idle. *keys: of all units. */
-static uint32_t heads_of_unit(const struct attention_args *a, const struct bl_cpu_job *job,
-                              uint64_t *keys)
-{
-    uint64_t units = 0;
-    *keys = 0;
-    for (uint32_t t = 0; t < job->params->n_tok; t++) {
-        const struct view v = view_of(a, job->params, t);
-        units += (uint64_t)splits_of(a, v) * a->at.n_head_kv;
-        *keys += v.end - v.first;
-    }
-    const uint32_t heads = units < (uint64_t)UNITS * job->nth ? 1 : a->group;
-    *keys *= a->at.n_head / heads;
-    return heads;
-}
-
-static struct ahead ahead_of(const struct attention_args *a, const struct unit *u, bool values)
-{
-    const uint32_t kv = u->head / a->group, row = u->part.first % a->rows_per_seq;
-    struct ahead h = {
-        .row = row, .rows_per_seq = a->rows_per_seq, .n = u->part.end - u->part.first};
-    h.row_bytes = values ? a->v_row : a->k_row;
-    h.head_bytes = values ? a->v_head : a->k_head;
-    h.base =
-        (values ? a->v : a->k) + u->part.slot * a->rows_per_seq * h.row_bytes + kv * h.head_bytes;
-    return h;
-}
-
-static void few_unit(const struct attention_args *a, const struct bl_cpu_job *job, uint32_t heads,
-                     const struct unit *u, const struct unit *next)
-{
-    const struct work w = work_of(a, job->ith);
-    struct task s = {.t = u->t, .n = u->part.end - u->part.first, .v = ahead_of(a, u, true)};
-    if (next)
-        s.k = ahead_of(a, next, false);
-    find_rows(a, &w, u->part);
-    for (s.head = u->head; s.head < u->head + heads; s.head++) {
-        s.acc = partial_of(a, u->t, s.head, u->split);
-        const struct running r = attend(a, job->kernels, &w, &s);
-        s.acc[a->at.dv] = r.max;
-        s.acc[a->at.dv + 1] = r.sum;
-        s.v.n = s.k.n = 0; /* asked for once */
+    const struct view v = view_of(a, job->params, t);
+    const struct part part = part_of(a, v, i);
+    find_rows(a, w, v, part);
+    for (uint32_t head = h.first; head < h.end; head++) {
+        float *p = partial_of(a, t, head, i);
+        const struct running r = attend(a, job->kernels, w, t, head, part.groups, 0, part.n, p);
+        p[a->at.dv] = r.max;
+        p[a->at.dv + 1] = r.sum;
     }
 }
 
 static void few_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct attention_args *a = args;
-    const struct bl_params *p = job->params;
-    uint64_t keys;
-    const uint32_t heads = heads_of_unit(a, job, &keys);
-    const uint64_t from = keys * job->ith / job->nth, to = keys * (job->ith + 1) / job->nth;
-    struct unit u = {0}, next;
-    if (p->n_tok)
-        enter_token(a, p, &u);
-    for (bool more = p->n_tok; more && u.before < to; u = next) {
-        next = u;
-        more = next_unit(a, p, heads, &next);
-        if (u.before >= from)
-            few_unit(a, job, heads, &u, more && next.before < to ? &next : NULL);
+    const struct work w = work_of(a, job->ith);
+    uint32_t unit = 0;
+    for (uint32_t t = 0; t < job->params->n_tok; t++) {
+        const uint32_t n = n_parts(a, view_of(a, job->params, t));
+        for (uint32_t block = 0; block < n_blocks(a); block++)
+            for (uint32_t i = 0; i < n; i++)
+                if (unit++ % job->nth == job->ith)
+                    few_part(a, job, &w, t, block_of(a, block), i);
     }
 }
 
@@ -343,8 +307,7 @@ static void merge_run(const void *args, const struct bl_cpu_job *job)
     const uint32_t dv = a->at.dv;
     const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
     for (uint32_t t = own.first; t < own.end; t++) {
-        const struct view v = view_of(a, job->params, t);
-        const uint32_t n = splits_of(a, v);
+        const uint32_t n = n_parts(a, view_of(a, job->params, t));
         for (uint32_t head = 0; head < a->at.n_head; head++) {
             const float *p = partial_of(a, t, head, 0);
             float *y = out_of(a, t, head);
@@ -361,54 +324,54 @@ static void merge_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- many tokens ---- */
 
-/* Tokens of one sequence, [t0, t1), and one key head, which a thread takes through all splits. */
-struct block {
-    struct work w;
-    uint32_t kv, t0, t1;
-};
-
-/* The rows of `part` are found: adds them to what token t has so far. */
-static void add_split(const struct attention_args *a, const struct bl_cpu_job *job,
-                      const struct block *b, uint32_t t, uint32_t split, struct view part)
+/* One token's rows of a part, of which the first `skip` of those found are not its own. run:
+ * [heads] what its earlier parts gave. */
+static void token_part(const struct attention_args *a, const struct bl_cpu_job *job,
+                       const struct work *w, uint32_t t, struct heads h, struct part p,
+                       uint32_t skip, struct running *run)
 {
     const struct view v = view_of(a, job->params, t);
-    const uint32_t first = v.first / a->split, last = (v.end - 1) / a->split;
-    if (split < first || split > last)
-        return;
-    const struct view mine = cut(v, a, split);
-    for (uint32_t g = 0; g < a->group; g++) {
-        const uint32_t head = b->kv * a->group + g;
-        struct running *r = &b->w.run[(t - b->t0) * a->group + g];
-        float *y = out_of(a, t, head), *acc = split == first ? y : b->w.acc;
-        const struct task s = {.t = t,
-                               .head = head,
-                               .first = mine.first - part.first,
-                               .n = mine.end - mine.first,
-                               .acc = acc};
-        const struct running p = attend(a, job->kernels, &b->w, &s);
-        if (split == first)
-            *r = p;
+    const bool first = p.groups ? !p.first : !v.n_rows && p.first == v.first;
+    const bool last = !p.groups && p.first + p.n == v.end;
+    for (uint32_t head = h.first; head < h.end; head++, run++) {
+        float *y = out_of(a, t, head), *acc = first ? y : w->acc;
+        const struct running r = attend(a, job->kernels, w, t, head, p.groups, skip, p.n, acc);
+        if (first)
+            *run = r;
         else
-            merge(a->at.dv, r, y, p, acc);
-        if (split == last)
-            finish(a, *r, head, y);
+            merge(a->at.dv, run, y, r, acc);
+        if (last)
+            finish(a, *run, head, y);
     }
 }
 
-static void run_block(const struct attention_args *a, const struct bl_cpu_job *job,
-                      const struct block *b)
+/* Tokens [t0, t1) of one sequence. */
+static void run_sequence(const struct attention_args *a, const struct bl_cpu_job *job,
+                         struct heads h, uint32_t t0, uint32_t t1)
 {
-    struct view all = view_of(a, job->params, b->t0);
-    for (uint32_t t = b->t0 + 1; t < b->t1; t++) {
+    const struct work w = work_of(a, job->ith);
+    struct view all = view_of(a, job->params, t0);
+    for (uint32_t t = t0 + 1; t < t1; t++) {
         const struct view v = view_of(a, job->params, t);
         all.first = v.first < all.first ? v.first : all.first;
         all.end = v.end > all.end ? v.end : all.end;
+        all.n_rows = v.n_rows > all.n_rows ? v.n_rows : all.n_rows;
     }
-    for (uint32_t split = all.first / a->split; split <= (all.end - 1) / a->split; split++) {
-        const struct view part = cut(all, a, split);
-        find_rows(a, &b->w, part);
-        for (uint32_t t = b->t0; t < b->t1; t++)
-            add_split(a, job, b, t, split, part);
+    for (uint32_t i = 0; i < n_parts(a, all); i++) {
+        const struct part part = part_of(a, all, i);
+        const bool shared = !part.groups || !a->chosen; /* every token has chosen for itself */
+        if (shared)
+            find_rows(a, &w, all, part);
+        for (uint32_t t = t0; t < t1; t++) {
+            const struct view v = view_of(a, job->params, t);
+            const struct part mine = meet(v, part);
+            if (!mine.n)
+                continue;
+            if (!shared)
+                find_rows(a, &w, v, mine);
+            token_part(a, job, &w, t, h, mine, shared ? mine.first - part.first : 0,
+                       &w.run[(t - t0) * BLOCK_HEADS]);
+        }
     }
 }
 
@@ -425,17 +388,16 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct attention_args *a = args;
     const uint32_t n_tok = job->params->n_tok;
-    struct block b = {.w = work_of(a, job->ith)};
     uint32_t unit = 0;
     /* Late tokens see more keys: dealt in turn, not in contiguous shares. */
     for (uint32_t t = 0; t < n_tok; t += BLOCK_TOKENS) {
         const uint32_t end = n_tok - t < BLOCK_TOKENS ? n_tok : t + BLOCK_TOKENS;
-        for (b.kv = 0; b.kv < a->at.n_head_kv; b.kv++) {
+        for (uint32_t block = 0; block < n_blocks(a); block++) {
             if (unit++ % job->nth != job->ith)
                 continue;
-            for (b.t0 = t; b.t0 < end; b.t0 = b.t1) {
-                b.t1 = same_sequence(job->params, b.t0, end);
-                run_block(a, job, &b);
+            for (uint32_t t0 = t, t1; t0 < end; t0 = t1) {
+                t1 = same_sequence(job->params, t0, end);
+                run_sequence(a, job, block_of(a, block), t0, t1);
             }
         }
     }
@@ -443,27 +405,41 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- op ---- */
 
-static void fill_args(struct bl_cpu_builder *b, struct attention_args *a)
+static void fill_groups(struct bl_cpu_builder *b, struct attention_args *a)
 {
-    const struct bl_value *k = bl_cpu_src(b, 1), *v = bl_cpu_src(b, 2);
+    if (b->node->op != BL_OP_ATTENTION_GROUPS)
+        return;
+    a->rows = bl_cpu_reads(b, ROWS);
+    a->group_rows = bl_cpu_src(b, ROWS)->ne[1];
+    a->group_tokens = ((const struct bl_groups_attr *)bl_cpu_attr(b))->group;
+    if (!bl_node_src(b->graph, b->node, CHOSEN))
+        return;
+    a->chosen = bl_cpu_reads(b, CHOSEN);
+    a->n_chosen = bl_cpu_src(b, CHOSEN)->ne[0];
+}
+
+static void fill_args(struct bl_cpu_builder *b, struct attention_args *a, const struct sizes *s)
+{
+    const struct bl_value *k = bl_cpu_src(b, K), *v = bl_cpu_src(b, V);
     a->at = *(const struct bl_attention_attr *)bl_cpu_attr(b);
-    a->q = bl_cpu_reads(b, 0);
-    a->k = bl_cpu_reads(b, 1);
-    a->v = bl_cpu_reads(b, 2);
-    a->sinks = bl_cpu_weight(b, 3);
+    a->q = bl_cpu_reads(b, Q);
+    a->k = bl_cpu_reads(b, K);
+    a->v = bl_cpu_reads(b, V);
+    a->sinks = bl_cpu_weight(b, SINKS);
     a->y = (float *)(uintptr_t)b->bound->dst[0];
     a->qk = b->dev->kernels.kv[k->type].qk;
     a->pv = b->dev->kernels.kv[v->type].pv;
     a->k_row = (size_t)bl_dtype_row_bytes(k->type, k->ne[0]);
     a->v_row = (size_t)bl_dtype_row_bytes(v->type, v->ne[0]);
     a->k_head = (size_t)bl_dtype_row_bytes(k->type, a->at.dk);
-    a->v_head = (size_t)bl_dtype_row_bytes(v->type, a->at.dv);
+    a->v_head = k == v ? a->k_head : (size_t)bl_dtype_row_bytes(v->type, a->at.dv);
     a->group = a->at.n_head / a->at.n_head_kv;
     a->rows_per_seq = k->ne[1];
-    a->split = split_keys(k->ne[1]);
-    a->n_splits = most_splits(k->ne[1]);
+    a->split = s->split;
+    a->n_splits = s->n_splits;
     a->partial_floats = (uint32_t)partial_floats(&a->at);
-    a->work_bytes = (size_t)work_bytes(&a->at, k->ne[1]);
+    a->work_bytes = (size_t)s->work;
+    fill_groups(b, a);
 }
 
 static bool is_few(const struct bl_value *q)
@@ -473,17 +449,16 @@ static bool is_few(const struct bl_value *q)
 
 static void attention_emit(struct bl_cpu_builder *b)
 {
-    const struct bl_attention_attr *at = bl_cpu_attr(b);
-    const struct bl_value *q = bl_cpu_src(b, 0), *k = bl_cpu_src(b, 1);
+    const struct sizes s = sizes_of(b->graph, b->node);
+    const struct bl_value *q = bl_cpu_src(b, Q);
     const bool few = is_few(q);
-    const uint64_t own = b->dev->base.caps.threads * work_bytes(at, k->ne[1]);
-    const uint64_t row = partial_row_bytes(at, k->ne[1]);
-    bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(q->ne[1] * row) : 0));
-    const uint64_t work = bl_cpu_take(b, own), partial = few ? bl_cpu_take(b, q->ne[1] * row) : 0;
+    const uint64_t own = b->dev->base.caps.threads * s.work, partials = q->ne[1] * s.partial;
+    bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(partials) : 0));
+    const uint64_t work = bl_cpu_take(b, own), partial = few ? bl_cpu_take(b, partials) : 0;
     struct attention_args *a = bl_cpu_step(b, few ? few_run : many_run, sizeof *a, BL_CPU_SPREAD);
     if (!a)
         return;
-    fill_args(b, a);
+    fill_args(b, a, &s);
     bl_cpu_touch(b, work, own, 0, true);
     a->work = (uint8_t *)(uintptr_t)work;
     a->partial = (float *)(uintptr_t)partial;
@@ -491,12 +466,12 @@ static void attention_emit(struct bl_cpu_builder *b)
         bl_cpu_writes(b, 0);
         return;
     }
-    bl_cpu_touch(b, partial, q->ne[1] * row, row, true);
+    bl_cpu_touch(b, partial, partials, s.partial, true);
     struct attention_args *m = bl_cpu_step(b, merge_run, sizeof *m, BL_CPU_TOKENS);
     if (!m)
         return;
     *m = *a;
-    bl_cpu_touch(b, partial, q->ne[1] * row, row, false);
+    bl_cpu_touch(b, partial, partials, s.partial, false);
     bl_cpu_writes(b, 0);
 }
 
@@ -510,7 +485,7 @@ static bool holds_kv(uint8_t type)
 static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
 {
     const struct bl_attention_attr *at = bl_node_attr(g, n);
-    const struct bl_value *k = &g->vals[bl_node_src(g, n, 1)], *v = &g->vals[bl_node_src(g, n, 2)];
+    const struct bl_value *k = &g->vals[bl_node_src(g, n, K)], *v = &g->vals[bl_node_src(g, n, V)];
     return holds_kv(k->type) && holds_kv(v->type) && bl_dtype_row_bytes(k->type, at->dk) &&
            bl_dtype_row_bytes(v->type, at->dv);
 }
@@ -518,10 +493,10 @@ static bool attention_supports(const struct bl_graph *g, const struct bl_node *n
 static uint64_t attention_scratch(const struct bl_caps *caps, const struct bl_graph *g,
                                   const struct bl_node *n)
 {
-    const struct bl_attention_attr *at = bl_node_attr(g, n);
-    const struct bl_value *q = &g->vals[bl_node_src(g, n, 0)], *k = &g->vals[bl_node_src(g, n, 1)];
-    const uint64_t own = bl_cpu_round(caps->threads * work_bytes(at, k->ne[1]));
-    return is_few(q) ? own + bl_cpu_round(q->ne[1] * partial_row_bytes(at, k->ne[1])) : own;
+    const struct sizes s = sizes_of(g, n);
+    const struct bl_value *q = &g->vals[bl_node_src(g, n, Q)];
+    const uint64_t own = bl_cpu_round(caps->threads * s.work);
+    return is_few(q) ? own + bl_cpu_round(q->ne[1] * s.partial) : own;
 }
 
 const struct bl_cpu_op bl_cpu_attention = {attention_supports, attention_scratch, attention_emit};

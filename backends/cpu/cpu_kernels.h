@@ -49,10 +49,17 @@ struct bl_kv_kernel {
     bl_qk_fn *qk;
     bl_pv_fn *pv;                                   /* NULL: type cannot hold K or V */
 };
+/* A token of one head for the delta rule: S = decay S + k d, d = beta (v - decay S k), y = S q, for `rows` rows of S, each
+ * of dk elements, with one element of v and y. What a row becomes does not depend on the others. */
+struct bl_delta_token {
+    const float *q, *k;
+    float decay, beta;
+};
+typedef void bl_delta_fn(uint32_t dk, uint32_t rows, float *y, float *s, const float *v, const struct bl_delta_token *);
 struct bl_cpu_kernels {
     struct bl_matmul_kernel matmul[BL_N_DTYPES];
     struct bl_kv_kernel kv[BL_N_DTYPES];
-    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name;
+    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
@@ -61,11 +68,13 @@ struct bl_cpu_kernels {
     void (*silu_mul)(uint32_t n, float *y, const float *gate, const float *up);
     void (*gelu_mul)(uint32_t n, float *y, const float *gate, const float *up); /* tanh form */
     void (*swiglu_oai)(uint32_t n, float *y, const float *gate, const float *up, float alpha, float limit);
+    void (*sigmoid_mul)(uint32_t n, float *y, const float *gate, const float *up);
     void (*add)(uint32_t n, float *y, const float *a, const float *b);
     void (*axpy)(uint32_t n, float *y, float a, const float *x); /* y += a x */
     /* one head, first n_dims of x rotated into y; angles = cos, sin pairs; y may be x */
     void (*rope_norm)(uint32_t n_dims, float *y, const float *x, const float *angles);
     void (*rope_neox)(uint32_t n_dims, float *y, const float *x, const float *angles);
+    bl_delta_fn *delta_rule;
 };
 
 /* A flag is a bundle of instruction sets that appear together. */

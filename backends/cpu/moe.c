@@ -12,6 +12,7 @@
 
 struct route_args {
     const float *z, *bias;
+    const int32_t *table; /* [token id][n_used] experts, NULL: those of the largest scores */
     int32_t *ids;
     float *weights;
     struct bl_route_attr at;
@@ -121,14 +122,9 @@ static void weigh(const struct route_args *a, const struct bl_cpu_kernels *k, fl
             weight[i] *= a->at.scale;
 }
 
-static void route_token(const struct route_args *a, const struct bl_cpu_kernels *k,
-                        const struct route_work *w, uint32_t t)
+static void choose(const struct route_args *a, const struct route_work *w, int32_t *id)
 {
     const uint32_t n = a->n_experts;
-    int32_t *id = a->ids + (size_t)t * a->at.n_used;
-    float *weight = a->weights + (size_t)t * a->at.n_used;
-    memcpy(w->p, a->z + (size_t)t * n, n * sizeof *w->p);
-    gate(k, a->at.gating, n, w->p);
     for (uint32_t i = 0; i < n; i++)
         w->score[i] = a->bias ? w->p[i] + a->bias[i] : w->p[i];
     if (a->at.n_group > 1)
@@ -139,9 +135,25 @@ static void route_token(const struct route_args *a, const struct bl_cpu_kernels 
         const uint32_t e = pick(n, w->score, w->out);
         w->out[e] = true;
         id[u] = (int32_t)e;
-        weight[u] = w->p[e];
     }
-    weigh(a, k, weight);
+}
+
+static void route_token(const struct route_args *a, const struct bl_cpu_job *job,
+                        const struct route_work *w, uint32_t t)
+{
+    const int32_t *token = BL_PARAMS_ARRAY(const int32_t, job->params, job->params->token_off);
+    const uint32_t n = a->n_experts, n_used = a->at.n_used;
+    int32_t *id = a->ids + (size_t)t * n_used;
+    float *weight = a->weights + (size_t)t * n_used;
+    memcpy(w->p, a->z + (size_t)t * n, n * sizeof *w->p);
+    gate(job->kernels, a->at.gating, n, w->p);
+    if (a->table)
+        memcpy(id, a->table + (size_t)token[t] * n_used, n_used * sizeof *id);
+    else
+        choose(a, w, id);
+    for (uint32_t u = 0; u < n_used; u++)
+        weight[u] = w->p[id[u]];
+    weigh(a, job->kernels, weight);
 }
 
 static void route_run(const void *args, const struct bl_cpu_job *job)
@@ -150,7 +162,7 @@ static void route_run(const void *args, const struct bl_cpu_job *job)
     const struct route_work w = route_work_of(a, job->ith);
     const struct bl_cpu_range r = bl_cpu_rows(job, a->rows);
     for (uint32_t t = r.first; t < r.end; t++)
-        route_token(a, job->kernels, &w, t);
+        route_token(a, job, &w, t);
 }
 
 static void route_emit(struct bl_cpu_builder *b)
@@ -164,6 +176,7 @@ static void route_emit(struct bl_cpu_builder *b)
         return;
     a->z = bl_cpu_reads(b, 0);
     a->bias = bl_cpu_weight(b, 1);
+    a->table = bl_cpu_weight(b, 2);
     bl_cpu_touch(b, work, all, 0, true);
     a->ids = bl_cpu_writes(b, 0);
     a->weights = bl_cpu_writes(b, 1);
@@ -207,7 +220,7 @@ struct matrix {
     const struct bl_matmul_kernel *kernel;
     const uint64_t *expert; /* addresses */
     const float *bias, *scale;
-    size_t stride;
+    size_t stride, bias_elems; /* from one expert's bias to the next */
     uint32_t k, rows, group, chunk;
 };
 struct experts_args {
@@ -367,7 +380,7 @@ static void scale_and_bias(const struct matrix *m, const struct piece *p, float 
             y[i] *= m->scale[e];
     if (m->bias)
         for (uint32_t i = 0; i < p->n; i++)
-            y[i] += m->bias[(size_t)e * m->rows + p->row + i];
+            y[i] += m->bias[e * m->bias_elems + p->row + i];
 }
 
 static void dot(const struct matrix *m, const struct piece *p, float *y, const uint8_t *x,
@@ -455,6 +468,7 @@ static struct matrix matrix_of(const struct bl_cpu_builder *b, unsigned src)
                        .bias = bl_cpu_weight(b, src + 3),
                        .scale = bl_cpu_weight(b, src + 6),
                        .stride = (size_t)bl_dtype_row_bytes(w->type, w->ne[0]),
+                       .bias_elems = w->ne[1],
                        .k = w->ne[0],
                        .rows = w->ne[1]};
     m.group = m.kernel->rows;
@@ -500,6 +514,8 @@ static void fill_args(struct bl_cpu_builder *b, struct experts_args *a, const st
     a->gate = matrix_of(b, GATE);
     a->up = matrix_of(b, UP);
     a->down = matrix_of(b, DOWN);
+    if (at->bias_elems)
+        a->gate.bias_elems = a->up.bias_elems = at->bias_elems;
     share_pieces(&a->gate, &a->up);
     a->ids = (const int32_t *)(uintptr_t)b->bound->src[IDS];
     a->weights = (const float *)(uintptr_t)b->bound->src[WEIGHTS];

@@ -137,6 +137,12 @@ static void swiglu_oai(uint32_t n, float *y, const float *gate, const float *up,
     }
 }
 
+static void sigmoid_mul(uint32_t n, float *y, const float *gate, const float *up)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = up[i] / (1 + expf(-gate[i]));
+}
+
 static void add(uint32_t n, float *y, const float *a, const float *b)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -168,6 +174,18 @@ static void rope_neox(uint32_t n_dims, float *y, const float *x, const float *an
         rotate(&y[i], &y[i + half], x[i], x[i + half], &angles[2 * i]);
 }
 
+static void delta_rule(uint32_t dk, uint32_t rows, float *y, float *s, const float *v,
+                       const struct bl_delta_token *t)
+{
+    for (uint32_t r = 0; r < rows; r++, s += dk) {
+        double old = (double)t->decay * bl_scalar_dot_f32(dk, s, t->k);
+        float d = (float)((double)t->beta * ((double)v[r] - old));
+        for (uint32_t i = 0; i < dk; i++)
+            s[i] = t->decay * s[i] + t->k[i] * d;
+        y[r] = (float)bl_scalar_dot_f32(dk, s, t->q);
+    }
+}
+
 void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
 {
     *kernels = (struct bl_cpu_kernels){
@@ -185,6 +203,7 @@ void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
         .glu_name = "glu_f32_f32_1__scalar",
         .add_name = "add_f32_f32_1__scalar",
         .rope_name = "rope_f32_f32_2__scalar",
+        .delta_name = "delta_rule_f32_f32_1__scalar",
         .quantize_32 = quantize_32,
         .quantize_256 = quantize_256,
         .rms_norm = rms_norm,
@@ -192,10 +211,12 @@ void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
         .silu_mul = silu_mul,
         .gelu_mul = gelu_mul,
         .swiglu_oai = swiglu_oai,
+        .sigmoid_mul = sigmoid_mul,
         .add = add,
         .axpy = axpy,
         .rope_norm = rope_norm,
         .rope_neox = rope_neox,
+        .delta_rule = delta_rule,
     };
     bl_scalar_dots(kernels->matmul);
 }

@@ -9,15 +9,28 @@ static const struct bl_cpu_op *const ops[BL_N_OPS] = {
     [BL_OP_GATHER_ROWS] = &bl_cpu_gather_rows,
     [BL_OP_RMS_NORM] = &bl_cpu_rms_norm,
     [BL_OP_MATMUL] = &bl_cpu_matmul,
+    [BL_OP_MATMUL_HEADS] = &bl_cpu_matmul_heads,
     [BL_OP_ROPE_ANGLES] = &bl_cpu_rope_angles,
     [BL_OP_ROPE] = &bl_cpu_rope,
+    [BL_OP_TEMPER] = &bl_cpu_temper,
     [BL_OP_KV_STORE] = &bl_cpu_kv_store,
     [BL_OP_ATTENTION] = &bl_cpu_attention,
+    [BL_OP_ATTENTION_GROUPS] = &bl_cpu_attention,
     [BL_OP_GLU] = &bl_cpu_glu,
     [BL_OP_ADD] = &bl_cpu_add,
     [BL_OP_ROUTE] = &bl_cpu_route,
     [BL_OP_EXPERTS] = &bl_cpu_experts,
     [BL_OP_SOFTCAP] = &bl_cpu_softcap,
+    [BL_OP_REPEAT] = &bl_cpu_repeat,
+    [BL_OP_STREAM_WEIGHTS] = &bl_cpu_stream_weights,
+    [BL_OP_STREAM_READ] = &bl_cpu_stream_read,
+    [BL_OP_STREAM_WRITE] = &bl_cpu_stream_write,
+    [BL_OP_COMPRESS] = &bl_cpu_compress,
+    [BL_OP_CHOOSE] = &bl_cpu_choose,
+    [BL_OP_SLICE] = &bl_cpu_slice,
+    [BL_OP_CONCAT] = &bl_cpu_concat,
+    [BL_OP_SHORT_CONV] = &bl_cpu_short_conv,
+    [BL_OP_DELTA_RULE] = &bl_cpu_delta_rule,
 };
 
 const struct bl_cpu_op *bl_cpu_op_of(const struct bl_node *n)
@@ -217,6 +230,31 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* A state in which a token looks back over the last `window` tokens, 0: over all. Only a window's
+ * ring may wrap, and only if a whole step fits beside the window. */
+static void limit_ring(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t window)
+{
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    if (!window || state->ne[1] < (uint64_t)window + l->n_tok - 1)
+        l->n_pos = least(l->n_pos, state->ne[1]);
+}
+
+/* A state of one row for `group` tokens. */
+static void limit_groups(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t group)
+{
+    const uint64_t n_pos = (uint64_t)state->ne[1] * group;
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    l->n_pos = n_pos < l->n_pos ? (uint32_t)n_pos : l->n_pos;
+}
+
+/* Rows of single tokens may be a ring: who reads them says how far it reaches. */
+static void limit_store(struct bl_cpu_limits *l, const struct bl_value *state, uint32_t group)
+{
+    l->n_slots = least(l->n_slots, state->ne[2]);
+    if (group > 1)
+        limit_groups(l, state, group);
+}
+
 /* What this node lets a params block say. */
 static void limit_params(struct bl_cpu_builder *b)
 {
@@ -224,16 +262,20 @@ static void limit_params(struct bl_cpu_builder *b)
     const struct bl_node *n = b->node;
     if (n->op == BL_OP_EMBED)
         l->n_ids = least(l->n_ids, bl_cpu_src(b, 0)->ne[1]);
+    if (n->op == BL_OP_SHORT_CONV || n->op == BL_OP_DELTA_RULE) /* their rows are rings */
+        l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
     if (n->op == BL_OP_KV_STORE)
-        l->n_slots = least(l->n_slots, bl_cpu_src(b, 1)->ne[2]);
-    if (n->op == BL_OP_ATTENTION) {
-        const struct bl_attention_attr *at = bl_cpu_attr(b);
-        const struct bl_value *k = bl_cpu_src(b, 1);
-        l->n_slots = least(l->n_slots, k->ne[2]);
-        /* Only a window's ring may wrap, and only if a whole step fits beside the window. */
-        if (!at->window || k->ne[1] < (uint64_t)at->window + l->n_tok - 1)
-            l->n_pos = least(l->n_pos, k->ne[1]);
-    }
+        limit_store(l, bl_cpu_src(b, 1), ((const struct bl_store_attr *)bl_cpu_attr(b))->group);
+    if (n->op == BL_OP_ROUTE && bl_node_src(b->graph, n, 2))
+        l->n_ids = least(l->n_ids, bl_cpu_src(b, 2)->ne[1]);
+    if (n->op == BL_OP_COMPRESS) /* reads a ring before it writes there */
+        l->n_slots = least(l->n_slots, bl_cpu_dst(b, 1)->ne[2]);
+    if (n->op == BL_OP_CHOOSE)
+        limit_groups(l, bl_cpu_src(b, 2), ((const struct bl_choose_attr *)bl_cpu_attr(b))->group);
+    if (n->op == BL_OP_ATTENTION || n->op == BL_OP_ATTENTION_GROUPS)
+        limit_ring(l, bl_cpu_src(b, 1), ((const struct bl_attention_attr *)bl_cpu_attr(b))->window);
+    if (n->op == BL_OP_ATTENTION_GROUPS)
+        limit_groups(l, bl_cpu_src(b, 4), ((const struct bl_groups_attr *)bl_cpu_attr(b))->group);
 }
 
 static enum bl_status emit_nodes(struct bl_cpu_builder *b, const struct bl_bound *bound, uint32_t n)

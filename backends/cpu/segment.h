@@ -195,7 +195,10 @@ struct bl_cpu_op {
 };
 extern const struct bl_cpu_op bl_cpu_embed, bl_cpu_gather_rows, bl_cpu_kv_store, bl_cpu_glu, bl_cpu_add, bl_cpu_softcap;
 extern const struct bl_cpu_op bl_cpu_rms_norm, bl_cpu_rope_angles, bl_cpu_rope, bl_cpu_matmul, bl_cpu_attention;
-extern const struct bl_cpu_op bl_cpu_route, bl_cpu_experts;
+extern const struct bl_cpu_op bl_cpu_route, bl_cpu_experts, bl_cpu_matmul_heads, bl_cpu_temper;
+extern const struct bl_cpu_op bl_cpu_slice, bl_cpu_concat, bl_cpu_short_conv, bl_cpu_delta_rule;
+extern const struct bl_cpu_op bl_cpu_repeat, bl_cpu_stream_weights, bl_cpu_stream_read, bl_cpu_stream_write;
+extern const struct bl_cpu_op bl_cpu_compress, bl_cpu_choose;
 const struct bl_cpu_op *bl_cpu_op_of(const struct bl_node *);
 
 #endif

@@ -10,9 +10,12 @@ enum { WINDOW_PERIOD = 6, LAYERS_27B = 62 };
 static enum bl_status hparams(struct bl_model *m)
 {
     struct bl_hparams *hp = &m->hp;
+    float window_base = 10000;
     BL_TRY(bl_hp_sliding_window(m, WINDOW_PERIOD));
-    hp->rope_base_window = 10000;
-    BL_TRY(bl_hp_f32(m, "rope.freq_base_swa", false, 2, 1e15f, &hp->rope_base_window));
+    BL_TRY(bl_hp_f32(m, "rope.freq_base_swa", false, 2, 1e15f, &window_base));
+    /* Scaling stretches the full layers only; windows never see distances beyond training. */
+    hp->rope_window = (struct bl_angles_attr){
+        .n_dims = hp->rope_dims, .base = window_base, .freq_scale = 1, .magnitude = 1};
     BL_TRY(bl_hp_f32(m, "final_logit_softcapping", false, 0, 1e6f, &hp->final_softcap));
     if (hp->n_layer == LAYERS_27B) /* no key tells; this size scales by embedding / heads */
         hp->attn_scale = 1 / sqrtf((float)hp->n_embd / (float)m->layer[0].n_head);
@@ -35,20 +38,13 @@ static enum bl_status tensors(struct bl_model *m)
     return BL_OK;
 }
 
-/* Scaling stretches the full layers only; windows never see distances beyond training. */
-static bl_val window_angles(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s)
-{
-    const struct bl_angles_attr at = {
-        .n_dims = m->hp.rope_dims, .base = m->hp.rope_base_window, .freq_scale = 1, .magnitude = 1};
-    return bl_build_angles(m, g, s, &at);
-}
-
 static enum bl_status build(const struct bl_model *m, const struct bl_shape *s, struct bl_graph *g)
 {
     static const struct bl_glu_attr gelu = {.kind = BL_GLU_GELU_TANH};
     const struct bl_angles_attr at = bl_model_angles(m);
     bl_val x = bl_build_embed(m, g, s, sqrtf((float)m->hp.n_embd));
-    bl_val full = bl_build_angles(m, g, s, &at), window = window_angles(m, g, s);
+    bl_val full = bl_build_angles(m, g, s, &at),
+           window = bl_build_angles(m, g, s, &m->hp.rope_window);
     for (int i = 0; i < (int)m->hp.n_layer; i++) {
         const struct bl_layer *l = &m->layer[i];
         bl_graph_at(g, BL_PART_ATTN, i);

@@ -22,7 +22,8 @@ static enum bl_status tensors(struct bl_model *m)
         uint32_t n_ff = m->layer[i].n_ff;
         BL_TRY(bl_model_want_attention(m, i, 0));
         BL_TRY(bl_model_want(m, BL_W_FFN_NORM, i, m->hp.n_embd, 0, 0, 0));
-        BL_TRY(m->layer[i].moe ? bl_model_want_experts(m, i, n_ff) : bl_model_want_ffn(m, i, n_ff));
+        BL_TRY(m->layer[i].moe ? bl_model_want_experts(m, i, n_ff, 0)
+                               : bl_model_want_ffn(m, i, n_ff));
     }
     return BL_OK;
 }

@@ -19,7 +19,7 @@ static enum bl_status tensors(struct bl_model *m)
         BL_TRY(bl_model_want(m, BL_W_ATTN_Q_NORM, i, m->hp.dk, 0, 0, 0));
         BL_TRY(bl_model_want(m, BL_W_ATTN_K_NORM, i, m->hp.dk, 0, 0, 0));
         BL_TRY(bl_model_want(m, BL_W_FFN_NORM, i, m->hp.n_embd, 0, 0, 0));
-        BL_TRY(bl_model_want_experts(m, i, m->hp.n_ff_expert));
+        BL_TRY(bl_model_want_experts(m, i, m->hp.n_ff_expert, 0));
     }
     return BL_OK;
 }

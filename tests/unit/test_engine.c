@@ -1,80 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The engine over real tiny models: sessions, batches, memory, and plans over two devices against
  * one. */
-#include "support.h"
-
-#include "backends.h"
-#include "engine.h"
-#include "mem.h"
-#include "planner.h"
-#include "vocab.h"
-
-#include <math.h>
-
-#define MODELS BL_TEST_DATA "/reference/models/"
-enum { N_PROMPT = 24 };
-
-static const int32_t prompt[N_PROMPT] = {270, 322, 89,  12, 300, 7,   45,  101, 270, 33, 8,  61,
-                                         240, 199, 350, 2,  77,  123, 311, 90,  14,  5,  66, 210};
-
-static struct bl_options small(void)
-{
-    return (struct bl_options){.ctx_tokens = 128,
-                               .batch_tokens = 64,
-                               .ubatch_tokens = 16,
-                               .out_tokens = 64,
-                               .threads = 2,
-                               .max_sessions = 3,
-                               .exact = true};
-}
-
-static struct bl_engine *opened(const char *name, const struct bl_options *opt)
-{
-    struct bl_engine *e;
-    char path[512];
-
-    snprintf(path, sizeof path, MODELS "%s.gguf", name);
-    if (bl_open(&e, path, opt))
-        fail_msg("%s: %s", name, bl_error());
-    return e;
-}
-
-static enum bl_status feed(struct bl_engine *e, struct bl_session *s, const int32_t *ids,
-                           uint32_t n)
-{
-    struct bl_session *of[N_PROMPT];
-    uint8_t want[N_PROMPT];
-
-    for (uint32_t i = 0; i < n; i++) {
-        of[i] = s;
-        want[i] = 1;
-    }
-    return bl_decode(e, &(struct bl_batch){n, ids, of, want});
-}
-
-static double nmse(const float *x, const float *y, uint32_t n)
-{
-    double err = 0, sum = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        err += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-        sum += (double)y[i] * y[i];
-    }
-    return err / sum;
-}
-
-/* Logits of the last prompt token, fed whole; malloc'ed. */
-static float *last_logits(struct bl_engine *e)
-{
-    struct bl_session *s;
-    size_t bytes = bl_engine_n_vocab(e) * sizeof(float);
-    float *copy = malloc(bytes);
-
-    assert_int_equal(bl_session_create(&s, e), BL_OK);
-    assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
-    memcpy(copy, bl_logits(e, N_PROMPT - 1), bytes);
-    bl_session_destroy(s);
-    return copy;
-}
+#include "engine_rig.h"
 
 static void sessions_in_one_batch_do_not_mix(void **state)
 {
@@ -185,11 +112,11 @@ static void bad_batches_leave_sessions_alone(void **state)
 static void planned_memory_is_what_was_taken(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama-f32", "qwen3moe-iq3", "gemma3-f32"};
-    for (size_t i = 0; i < 6; i++) {
+    static const char *const names[] = {"llama-f32", "qwen3moe-iq3", "gemma3-f32", "gpt-oss-mxfp4"};
+    for (size_t i = 0; i < 8; i++) {
         struct bl_options opt = small();
-        opt.no_mmap = i >= 3;
-        struct bl_engine *e = opened(names[i % 3], &opt);
+        opt.no_mmap = i >= 4;
+        struct bl_engine *e = opened(names[i % 4], &opt);
         struct bl_memory_line line;
 
         free(last_logits(e));
@@ -225,47 +152,14 @@ static void too_little_memory_is_refused_before_allocation(void **state)
     bl_gguf_close(g);
 }
 
-/* ---- two devices: both are this CPU, with arenas, streams and pools of their own ---- */
-
-static struct bl_engine *split_engine(const char *name, uint32_t second, bool head,
-                                      struct bl_options *opt)
-{
-    struct bl_engine_parts p = {0};
-    struct bl_model_options mo = {.ctx_tokens = 128, .type_k = BL_F32, .type_v = BL_F32};
-    struct bl_engine *e;
-    char path[512];
-
-    snprintf(path, sizeof path, MODELS "%s.gguf", name);
-    assert_int_equal(bl_gguf_open(&p.gguf, path), BL_OK);
-    assert_int_equal(bl_model_open(&p.model, p.gguf, &mo), BL_OK);
-    assert_int_equal(bl_machine_probe(&p.machine, opt), BL_OK);
-    p.machine.device = realloc(p.machine.device, 2 * sizeof *p.machine.device);
-    p.machine.device[1] = p.machine.device[0];
-    snprintf(p.machine.device[1].id, sizeof p.machine.device[1].id, "cpu1");
-    p.machine.n_devices = 2;
-    assert_int_equal(bl_plan_make(&p.plan, p.model, &p.machine, opt), BL_OK);
-    for (uint32_t l = 0; l < p.plan.n_layers; l++)
-        for (uint32_t part = 0; part < BL_N_PARTS; part++)
-            p.plan.slot[l * BL_N_PARTS + part] = second >> l & 1;
-    /* experts of the layers of device 0 on the other one */
-    for (uint32_t l = 0; l < p.plan.n_layers; l++)
-        p.plan.slot[l * BL_N_PARTS + BL_PART_EXPERTS] = 1;
-    p.plan.slot[p.plan.n_layers * BL_N_PARTS + BL_PART_HEAD] = head;
-    p.device = calloc(2, sizeof *p.device);
-    for (uint32_t d = 0; d < 2; d++) {
-        const struct bl_machine_device *md = &p.machine.device[d];
-        assert_int_equal(md->backend->open(0, &md->config, &p.device[d]), BL_OK);
-    }
-    if (bl_engine_create(&e, &p, opt))
-        fail_msg("%s", bl_error());
-    return e;
-}
+/* ---- two devices ---- */
 
 static void a_split_plan_equals_the_one_device_plan(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama-f32", "mixtral-f32", "qwen3moe-iq3", "gemma3-f32"};
-    for (size_t i = 0; i < 4; i++)
+    static const char *const names[] = {"llama-f32",  "mixtral-f32",   "qwen3moe-iq3",
+                                        "gemma3-f32", "gpt-oss-mxfp4", "glm4moe-f32"};
+    for (size_t i = 0; i < 6; i++)
         for (uint32_t second = 1; second < 4; second++) {
             struct bl_options opt = small();
             opt.no_mmap = second == 2;

@@ -14,6 +14,7 @@ struct given {
     bl_val tokens, positions, out_rows;
     bl_val table, w, w96, ints, vec, bias, scale, factors, sinks, router;
     bl_val x, few, wide, logits, angles, ids, weights, other_ids, other_weights;
+    bl_val gates, ones, few_ones;
     bl_val k, v, k_rows, v_rows;
     struct bl_expert_vals e;
 };
@@ -76,6 +77,9 @@ static struct given give(struct bl_graph *g)
     v.k_rows = bl_graph_kv_store(g, half, v.k);
     v.v_rows = bl_graph_kv_store(g, half, v.v);
     v.logits = bl_graph_matmul(g, v.router, v.x, 0, 0);
+    v.gates = bl_graph_matmul(g, weight(g, BL_F16, 64, 4, 1), v.x, 0, 0);
+    v.ones = bl_graph_matmul(g, v.vec, v.x, 0, 0);
+    v.few_ones = bl_graph_matmul(g, v.vec, v.few, 0, 0);
     bl_graph_route(g, v.logits, 0, &other_route, &v.other_ids, &v.other_weights);
     bl_graph_route(g, v.logits, 0, &route, &v.ids, &v.weights);
     assert_int_equal(bl_graph_check(g), BL_OK);
@@ -119,6 +123,42 @@ static void good_shapes(void **state)
     check_value(&g, bl_graph_experts(&g, v.x, v.ids, v.weights, &v.e, &experts), BL_OP_EXPERTS, 64,
                 N_TOK);
     check_value(&g, bl_graph_softcap(&g, v.logits, 30), BL_OP_SOFTCAP, 8, N_TOK);
+    check_value(&g, bl_graph_slice(&g, v.x, 16, 4, 3), BL_OP_SLICE, 12, N_TOK);
+    check_value(&g, bl_graph_concat(&g, v.x, v.wide, 0), BL_OP_CONCAT, 160, N_TOK);
+    check_value(&g, bl_graph_concat(&g, v.x, v.wide, v.logits), BL_OP_CONCAT, 168, N_TOK);
+    check_value(&g, bl_graph_glu(&g, v.ones, v.x, &silu), BL_OP_GLU, 64, N_TOK);
+    bl_graph_finish(&g);
+}
+
+/* Recurrent ops give their result and the state after the step. */
+static struct bl_delta_vals give_delta(struct bl_graph *g, const struct given *v)
+{
+    return (struct bl_delta_vals){v->wide,  v->gates,
+                                  v->gates, v->sinks,
+                                  v->sinks, bl_graph_state(g, 8, BL_F32, 4 * 16 * 8, 3, 2)};
+}
+
+static const struct bl_delta_attr delta = {
+    .n_head_k = 2, .n_head_v = 4, .dk = 8, .dv = 16, .tiled = 1, .eps = 1e-6f, .scale = 1};
+
+static void check_state(const struct bl_graph *g, bl_val state)
+{
+    bl_val after = g->nodes[g->n_nodes - 1].dst[1];
+    assert_int_not_equal(after, state);
+    assert_memory_equal(&g->vals[after], &g->vals[state], sizeof g->vals[after]);
+}
+
+static void recurrent_ops(void **state)
+{
+    (void)state;
+    struct bl_graph g;
+    struct given v = give(&g);
+    bl_val tail = bl_graph_state(&g, 9, BL_F32, 64, 3, 2), w = weight(&g, BL_F32, 4, 64, 1);
+    check_value(&g, bl_graph_short_conv(&g, v.x, w, tail, true), BL_OP_SHORT_CONV, 64, N_TOK);
+    check_state(&g, tail);
+    struct bl_delta_vals in = give_delta(&g, &v);
+    check_value(&g, bl_graph_delta_rule(&g, &in, &delta), BL_OP_DELTA_RULE, 64, N_TOK);
+    check_state(&g, in.state);
     bl_graph_finish(&g);
 }
 
@@ -180,7 +220,8 @@ static struct bl_attention_attr heads(uint32_t n_head, uint32_t n_kv, uint32_t d
 
 static struct bl_angles_attr turn(uint32_t n_dims, float base, float freq_scale, float magnitude)
 {
-    return (struct bl_angles_attr){n_dims, 0, base, freq_scale, magnitude, 0, 0};
+    return (struct bl_angles_attr){
+        .n_dims = n_dims, .base = base, .freq_scale = freq_scale, .magnitude = magnitude};
 }
 
 static struct bl_route_attr pick(uint32_t n_used, uint32_t gating, uint32_t n_group,
@@ -273,7 +314,8 @@ static void bad_attention(void **state)
 static void bad_feed_forward(void **state)
 {
     (void)state;
-    const struct bl_glu_attr unknown = {.kind = 9}, no_limit = {BL_GLU_SWIGLU_OAI, 1.702f, 0};
+    const struct bl_glu_attr unknown = {.kind = 9}, no_limit = {BL_GLU_SWIGLU_OAI, 1.702f, 0},
+                             oai = {BL_GLU_SWIGLU_OAI, 1.702f, 7};
     const struct bl_route_attr none = pick(0, 1, 0, 0, 0), many = pick(9, 1, 0, 0, 0),
                                gate = pick(2, 5, 0, 0, 0), split = pick(2, 2, 3, 1, 0),
                                few = pick(6, 2, 4, 2, 0), scale = pick(2, 1, 0, 0, NAN);
@@ -283,6 +325,8 @@ static void bad_feed_forward(void **state)
     REFUSED("glu", bl_graph_glu(&g, v.x, v.x, &unknown));
     REFUSED("glu", bl_graph_glu(&g, v.x, v.x, &no_limit));
     REFUSED("glu", bl_graph_glu(&g, v.ids, v.ids, &silu));
+    REFUSED("glu", bl_graph_glu(&g, v.few_ones, v.x, &silu));
+    REFUSED("glu", bl_graph_glu(&g, v.ones, v.x, &oai));
     REFUSED("add", bl_graph_add(&g, v.x, v.wide));
     REFUSED("add", bl_graph_add(&g, v.vec, v.vec));
     REFUSED("add", bl_graph_add(&g, v.x, 0));
@@ -317,6 +361,50 @@ static void bad_experts(void **state)
     REFUSED("experts", bl_graph_experts(&g, v.x, v.ids, v.weights, &v.e, &three));
     REFUSED("experts", bl_graph_experts(&g, v.x, v.other_ids, v.weights, &v.e, &experts));
     REFUSED("experts", bl_graph_experts(&g, v.x, v.ids, v.other_weights, &v.e, &experts));
+}
+
+static void bad_recurrent_ops(void **state)
+{
+    (void)state;
+    REFUSED("slice", bl_graph_slice(&g, v.x, 0, 0, 0));
+    REFUSED("slice", bl_graph_slice(&g, v.x, 15, 0, 1));
+    REFUSED("slice", bl_graph_slice(&g, v.x, 16, 8, 9));
+    REFUSED("slice", bl_graph_slice(&g, v.x, 16, UINT32_MAX, 2));
+    REFUSED("slice", bl_graph_slice(&g, v.ids, 2, 0, 1));
+    REFUSED("concat", bl_graph_concat(&g, v.x, v.few, 0));
+    REFUSED("concat", bl_graph_concat(&g, v.x, v.wide, v.ids));
+    REFUSED("concat", bl_graph_concat(&g, v.x, 0, 0));
+#define CONV(x, w, state) bl_graph_short_conv(&g, x, w, state, false)
+#define TAIL(type, n, rows) bl_graph_state(&g, 9, type, n, rows, 2)
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 4, 32, 1), TAIL(BL_F32, 64, 3)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F16, 4, 64, 1), TAIL(BL_F32, 64, 3)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 1, 64, 1), TAIL(BL_F32, 64, 3)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 4, 64, 1), TAIL(BL_F32, 64, 2)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 4, 64, 1), TAIL(BL_F16, 64, 3)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 4, 64, 1), TAIL(BL_F32, 32, 3)));
+    REFUSED("short_conv", CONV(v.x, weight(&g, BL_F32, 4, 64, 1), v.x));
+#undef CONV
+#undef TAIL
+    const struct bl_delta_attr bad[] = {
+        {0, 4, 8, 16, 1, 1e-6f, 1},
+        {3, 4, 8, 16, 1, 1e-6f, 1},
+        {2, 2, 8, 16, 1, 1e-6f, 1},
+        {2, 4, 4, 16, 1, 1e-6f, 1},
+        {2, 4, 8, 8, 1, 1e-6f, 1},
+        {2, 4, 8, 16, 2, 1e-6f, 1},
+        {2, 4, 8, 16, 1, 0, 1},
+        {2, 4, 8, 16, 1, 1e-6f, NAN},
+        {2, 4, 1u << 31, 1u << 31, 1, 1, 1},
+    };
+    struct bl_delta_vals in;
+    for (unsigned i = 0; i < BL_COUNT(bad); i++)
+        REFUSED("delta_rule", (in = give_delta(&g, &v), bl_graph_delta_rule(&g, &in, &bad[i])));
+    for (unsigned i = 0; i < sizeof in / sizeof(bl_val); i++) {
+        REFUSED("delta_rule", (in = give_delta(&g, &v), (&in.qkv)[i] = v.few,
+                               bl_graph_delta_rule(&g, &in, &delta)));
+        REFUSED("delta_rule", (in = give_delta(&g, &v), (&in.qkv)[i] = v.vec,
+                               bl_graph_delta_rule(&g, &in, &delta)));
+    }
 }
 
 static void first_fault_stays(void **state)
@@ -541,6 +629,8 @@ int main(void)
         cmocka_unit_test(bad_attention),
         cmocka_unit_test(bad_feed_forward),
         cmocka_unit_test(bad_experts),
+        cmocka_unit_test(recurrent_ops),
+        cmocka_unit_test(bad_recurrent_ops),
         cmocka_unit_test(first_fault_stays),
         cmocka_unit_test(leaves_are_found_again),
         cmocka_unit_test(attributes_are_aligned_and_clean),

@@ -46,8 +46,8 @@ static const char *source_name(const struct bl_model *m, const struct bl_graph *
 
 /* ---- every family ---- */
 
-static const char *const families[] = {"llama",    "llama-moe", "qwen2", "qwen3",
-                                       "qwen3moe", "phi3",      "gemma3"};
+static const char *const families[] = {"llama", "llama-moe", "qwen2",     "qwen3",  "qwen3moe",
+                                       "phi3",  "gemma3",    "qwen3next", "qwen35", "qwen35moe"};
 
 static void check_part(const struct bl_graph *g, const struct bl_node *n)
 {
@@ -65,10 +65,14 @@ static void check_part(const struct bl_graph *g, const struct bl_node *n)
     case BL_OP_ROPE:
     case BL_OP_KV_STORE:
     case BL_OP_ATTENTION:
+    case BL_OP_SHORT_CONV:
+    case BL_OP_DELTA_RULE:
         assert_int_equal(n->part, BL_PART_ATTN);
         break;
+    case BL_OP_GLU: /* of gated attention too */
+        assert_true(n->part == BL_PART_FFN || n->part == BL_PART_ATTN);
+        break;
     case BL_OP_ADD:
-    case BL_OP_GLU:
     case BL_OP_ROUTE:
         assert_int_equal(n->part, BL_PART_FFN);
         break;
@@ -97,6 +101,20 @@ static void check_head(const struct bl_model *m, const struct bl_graph *g, uint3
     assert_string_equal(source_name(m, g, norm, 1), "output_norm.weight");
 }
 
+/* Whatever its law, a step writes every state once. */
+static void check_states(const struct bl_model *m, const struct bl_graph *g)
+{
+    for (uint32_t s = 0; s < m->n_states; s++) {
+        unsigned n = 0;
+        for (uint32_t i = 0; i < g->n_nodes; i++)
+            for (unsigned d = 0; d < g->nodes[i].n_dst; d++) {
+                const struct bl_value *v = &g->vals[g->nodes[i].dst[d]];
+                n += v->origin == BL_STATE_ROWS && v->index == (int32_t)s;
+            }
+        assert_int_equal(n, 1);
+    }
+}
+
 static void check_steps(const struct bl_model *m)
 {
     static const uint32_t n_tok[] = {1, 7, 512};
@@ -106,8 +124,9 @@ static void check_steps(const struct bl_model *m)
             for (uint32_t i = 0; i < g.n_nodes; i++)
                 check_part(&g, &g.nodes[i]);
             check_head(m, &g, n_out);
-            assert_int_equal(count(&g, BL_OP_KV_STORE), 2 * m->hp.n_layer);
-            assert_int_equal(count(&g, BL_OP_ATTENTION), m->hp.n_layer);
+            check_states(m, &g);
+            assert_int_equal(count(&g, BL_OP_ATTENTION) + count(&g, BL_OP_DELTA_RULE),
+                             m->hp.n_layer);
             assert_int_equal(g.vals[g.nodes[0].dst[0]].ne[1], n_tok[t]);
             bl_graph_finish(&g);
         }
@@ -284,6 +303,115 @@ static void tied_output_is_one_weight(void **state)
     bl_graph_finish(&g);
     rc_close(&o);
 }
+
+/* ---- hybrids ---- */
+
+static void states_of_hybrids(void **state)
+{
+    (void)state;
+    struct rc r;
+    rc_make(&r, "qwen35");
+    struct rc_model o = rc_open(
+        &r, &(struct bl_model_options){.type_k = BL_F16, .type_v = BL_F16, .slack_tokens = 2});
+    const struct bl_layer *l = o.m->layer;
+    const struct bl_state_desc *tail = &o.m->state[l[0].state_k], *ssm = &o.m->state[l[0].state_v];
+    const struct bl_shape s = {7, 1, 3, 32, 2048};
+    assert_true(l[0].recurrent && !l[1].recurrent);
+    assert_string_equal(tail->name, "blk.0.conv");
+    assert_string_equal(ssm->name, "blk.0.ssm");
+    assert_int_equal(tail->law, BL_WINDOW);
+    assert_int_equal(ssm->law, BL_FIXED);
+    assert_int_equal(tail->type, BL_F32);
+    assert_int_equal(ssm->type, BL_F32);
+    assert_int_equal(bl_state_rows(tail, &s), RC_TAPS - 1 + 2);
+    assert_int_equal(bl_state_rows(ssm, &s), 1 + 2);
+    assert_int_equal(bl_state_bytes(tail, &s), 3 * (RC_TAPS - 1 + 2) * RC_CHANNELS * 4);
+    assert_int_equal(bl_state_bytes(ssm, &s), 3 * 3 * RC_INNER * RC_SSM_HEAD * 4);
+    assert_int_equal(o.m->state[l[1].state_k].law, BL_PER_TOKEN);
+    rc_close(&o);
+}
+
+static void layers_of_hybrids(void **state)
+{
+    (void)state;
+    static const uint32_t swapped[] = {0, 1};
+    struct rc r;
+    rc_make(&r, "qwen3next");
+    rc_list(&r, "attention.recurrent_layers", RC_FLAGS, 2, swapped);
+    for (unsigned i = 0; i < r.n_tensors; i++) /* the layers change places */
+        if (!strncmp(r.tensor[i].name, "blk.", 4))
+            r.tensor[i].name[4] ^= 1;
+    struct rc_model o = rc_open(&r, NULL);
+    assert_true(!o.m->layer[0].recurrent && o.m->layer[1].recurrent);
+    check_steps(o.m);
+    rc_close(&o);
+}
+
+static void hybrids_differ_in_the_order_of_heads(void **state)
+{
+    (void)state;
+    static const char *const family[] = {"qwen3next", "qwen35", "qwen35moe"};
+    for (unsigned i = 0; i < 3; i++) {
+        struct rc r;
+        rc_make(&r, family[i]);
+        struct rc_model o = rc_open(&r, NULL);
+        struct bl_graph g = build(o.m, 3, 1);
+        const struct bl_delta_attr *at = bl_node_attr(&g, nth(&g, BL_OP_DELTA_RULE, 0));
+        const struct bl_angles_attr *angles = bl_node_attr(&g, nth(&g, BL_OP_ROPE_ANGLES, 0));
+        assert_int_equal(at->n_head_k, RC_SSM_K);
+        assert_int_equal(at->n_head_v, RC_SSM_V);
+        assert_int_equal(at->tiled, i > 0);
+        assert_int_equal(angles->sections[0], i > 0 ? 2 : 0);
+        assert_true(at->scale == 1 / sqrtf(RC_SSM_HEAD));
+        assert_int_equal(count(&g, BL_OP_SLICE), i ? 2 : 4); /* of gated q; of ssm_ba */
+        bl_graph_finish(&g);
+        rc_close(&o);
+    }
+}
+
+/* The first files of the grouped kind hold q, k, v and z of a key head together. */
+static void fused_inputs_of_delta_nets(void **state)
+{
+    (void)state;
+    struct rc r;
+    rc_make(&r, "qwen3next");
+    rc_drop_tensor(&r, "blk.0.attn_qkv.weight");
+    rc_drop_tensor(&r, "blk.0.attn_gate.weight");
+    rc_layer(&r, 0, "ssm_in.weight", RC_EMBD, RC_CHANNELS + RC_INNER, 0);
+    rc_drop_tensor(&r, "blk.0.ssm_ba.weight");
+    rc_layer(&r, 0, "ssm_beta.weight", RC_EMBD, RC_SSM_V, 0);
+    rc_layer(&r, 0, "ssm_alpha.weight", RC_EMBD, RC_SSM_V, 0);
+    struct rc_model o = rc_open(&r, NULL);
+    struct bl_graph g = build(o.m, 3, 1);
+    const struct bl_node *join = nth(&g, BL_OP_CONCAT, 0), *q = nth(&g, BL_OP_SLICE, 0);
+    const struct bl_slice_attr *at = bl_node_attr(&g, q);
+    assert_int_equal(count(&g, BL_OP_SLICE), 6);
+    assert_int_equal(at->run, (RC_CHANNELS + RC_INNER) / RC_SSM_K);
+    assert_int_equal(g.vals[join->dst[0]].ne[0], RC_CHANNELS);
+    assert_int_equal(bl_node_src(&g, join, 0), q->dst[0]);
+    assert_int_equal(bl_node_src(&g, nth(&g, BL_OP_SHORT_CONV, 0), 0), join->dst[0]);
+    bl_graph_finish(&g);
+    rc_close(&o);
+}
+
+static void shared_experts_default_to_the_others_width(void **state)
+{
+    (void)state;
+    struct rc r;
+    rc_make(&r, "qwen35moe");
+    rc_drop_key(&r, "expert_shared_feed_forward_length");
+    for (int i = 0; i < RC_LAYERS; i++) {
+        rc_layer(&r, i, "ffn_gate_shexp.weight", RC_EMBD, RC_FF / RC_USED, 0);
+        rc_layer(&r, i, "ffn_up_shexp.weight", RC_EMBD, RC_FF / RC_USED, 0);
+        rc_layer(&r, i, "ffn_down_shexp.weight", RC_FF / RC_USED, RC_EMBD, 0);
+    }
+    struct rc_model o = rc_open(&r, NULL);
+    assert_int_equal(o.m->hp.n_ff_shared, RC_FF / RC_USED);
+    check_steps(o.m);
+    rc_close(&o);
+}
+
+/* ---- windows and numbers ---- */
 
 static void sliding_windows(void **state)
 {
@@ -622,6 +750,11 @@ int main(void)
         cmocka_unit_test(fused_experts),
         cmocka_unit_test(companions_follow_their_weight),
         cmocka_unit_test(tied_output_is_one_weight),
+        cmocka_unit_test(states_of_hybrids),
+        cmocka_unit_test(layers_of_hybrids),
+        cmocka_unit_test(hybrids_differ_in_the_order_of_heads),
+        cmocka_unit_test(fused_inputs_of_delta_nets),
+        cmocka_unit_test(shared_experts_default_to_the_others_width),
         cmocka_unit_test(sliding_windows),
         cmocka_unit_test(gemma3_numbers),
         cmocka_unit_test(yarn_numbers),

@@ -149,6 +149,47 @@ static const struct refusal refusals[] = {
      F,
      "has 1 elements; 2 are needed"},
     {"gemma3", SET_REAL, "rope.freq_base_swa", REAL(NAN), F, "freq_base_swa is nan; must be"},
+    {"qwen3next", DROP_KEY, "ssm.conv_kernel", NUM(0), F, "'qwen3next.ssm.conv_kernel' is missing"},
+    {"qwen3next", SET_NUMBER, "ssm.conv_kernel", NUM(17), F, "conv_kernel is 17; must be 2 to 16"},
+    {"qwen3next", SET_NUMBER, "ssm.state_size", NUM(2048), F, "state_size is 2048; must be 1 to"},
+    {"qwen3next", SET_NUMBER, "ssm.group_count", NUM(3), F,
+     "are 32, 4 and 3; each must be a multiple of the next"},
+    {"qwen3next", SET_NUMBER, "ssm.inner_size", NUM(30), F,
+     "are 30, 4 and 2; each must be a multiple of the next"},
+    {"qwen3next", SET_NUMBER, "full_attention_interval", NUM(0), F, "interval is 0; must be 1 to"},
+    {"qwen3next", SET_NUMBER, "full_attention_interval", NUM(1), F,
+     "'blk.0.attn_qkv.weight' is {32, 64}; must be {32, 96}"},
+    {"qwen3next", SET_NUMBER, "attention.value_length", NUM(16), F,
+     "are 8 and 16; must be equal where queries have gates"},
+    {"qwen3next",
+     SET_LIST,
+     "attention.recurrent_layers",
+     {.list = {1}, .n = 1},
+     F,
+     "has 1 elements; 2 are needed"},
+    {"qwen3next", RESHAPE, "blk.0.ssm_conv1d.weight", SHAPE(3, 64), F,
+     "is {3, 64}; must be {4, 64}"},
+    {"qwen3next", RETYPE, "blk.0.ssm_conv1d.weight", NUM(BL_F16), U,
+     "conv1d.weight' is f16; norms"},
+    {"qwen3next", RESHAPE, "blk.0.ssm_ba.weight", SHAPE(32, 7), F, "is {32, 7}; must be {32, 8}"},
+    {"qwen3next", DROP, "blk.0.ssm_ba.weight", NUM(0), F, "'blk.0.ssm_beta.weight' is missing"},
+    {"qwen3next", DROP, "blk.0.ssm_a", NUM(0), F, "tensor 'blk.0.ssm_a' is missing"},
+    {"qwen3next", DROP, "blk.0.ssm_dt.bias", NUM(0), F, "tensor 'blk.0.ssm_dt.bias' is missing"},
+    {"qwen3next", DROP, "blk.0.attn_qkv.weight", NUM(0), F, "'blk.0.attn_qkv.weight' is missing"},
+    {"qwen3next", DROP, "blk.1.ffn_gate_inp_shexp.weight", NUM(0), F,
+     "inp_shexp.weight' is missing"},
+    {"qwen3next", RESHAPE, "blk.1.attn_q.weight", SHAPE(32, 32), F,
+     "is {32, 32}; must be {32, 64}"},
+    {"qwen35moe", SET_NUMBER, "expert_shared_feed_forward_length", NUM(0), F,
+     "shared_feed_forward_length is 0; must be 1 to"},
+    {"qwen35", DROP, "blk.0.ssm_alpha.weight", NUM(0), F, "'blk.0.ssm_alpha.weight' is missing"},
+    {"qwen35", DROP_KEY, "rope.dimension_sections", NUM(0), F, "dimension_sections' is missing"},
+    {"qwen35",
+     SET_LIST,
+     "rope.dimension_sections",
+     {.list = {2, 1, 1}, .n = 3},
+     F,
+     "has 3 elements; element 3 is needed"},
     {"llama", RETYPE, "blk.0.attn_q.weight", NUM(BL_I32), U,
      "is i32, which is not a type of weight"},
     {"llama", RETYPE, "blk.0.attn_norm.weight", NUM(BL_F16), U,
@@ -230,10 +271,27 @@ static void contradictions_of_two_fields(void **state)
     rc_layer(&r, 0, "ffn_gate_up_exps.weight", RC_EMBD, RC_FF, RC_EXPERTS);
     rc_layer(&r, 0, "ffn_gate_up_exps.bias", RC_FF, RC_EXPERTS, 0);
     check_refused(&r, BL_EUNSUPPORTED, "'blk.0.ffn_gate_up_exps.bias': fused biases of experts");
+    static const uint32_t none[] = {0, 0, 0, 0}, wide[] = {2, 5, 1, 0};
+    rc_make(&r, "qwen35");
+    rc_list(&r, "rope.dimension_sections", RC_NUMBERS, 4, none);
+    check_refused(&r, BL_EFORMAT, "qwen35.rope.dimension_sections is all 0");
+    rc_list(&r, "rope.dimension_sections", RC_NUMBERS, 4, wide);
+    check_refused(&r, BL_EFORMAT, "element 1 of qwen35.rope.dimension_sections is 5; must be 0 to");
     rc_make(&r, "qwen2");
     rc_text(&r, "rope.scaling.type", "longrope");
     rc_tensor(&r, "rope_factors_long.weight", BL_F32, RC_HEAD / 2, 0, 0);
     check_refused(&r, BL_EFORMAT, "not used by this architecture");
+}
+
+/* A file for drafting has the last block alone. */
+static void drafts_are_refused(void **state)
+{
+    (void)state;
+    struct rc r;
+    rc_make(&r, "qwen35");
+    rc_number(&r, "nextn_predict_layers", 1);
+    rc_drop_tensor(&r, "blk.0.attn_norm.weight");
+    check_refused(&r, BL_EUNSUPPORTED, "holds only block 1, for drafting, of a model of 2 blocks");
 }
 
 static void bad_options(void **state)
@@ -266,6 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(contradictions_of_two_fields),
+        cmocka_unit_test(drafts_are_refused),
         cmocka_unit_test(bad_options),
     };
     return cmocka_run_group_tests_name("model_reject", tests, rc_enter_folder, rc_leave_folder);

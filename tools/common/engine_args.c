@@ -12,6 +12,9 @@ enum { DEFAULT_BATCH = 2048, DEFAULT_UBATCH = 512 };
 /* A bit that names no CPU feature: a mask of it alone allows none of them. */
 static const unsigned MASK_SCALAR = 1u << 31;
 
+#define ROPE_SCALINGS "none|linear|yarn"
+static const char *const rope_scaling_name[] = {"none", "linear", "yarn"};
+
 static const struct bl_arg model_rows[] = {
     {"-m,--model", BL_ARG_TEXT, AT(model), "FILE", .instead = BL_INSTEAD_OF_MODEL, .required = true,
      .help = "GGUF file; of a split model, any of its files"},
@@ -33,6 +36,21 @@ static const struct bl_arg engine_rows[] = {
     {"--mlock", BL_ARG_FLAG, AT(mlock), .help = "keep the weights from being paged out"},
     {"--exact", BL_ARG_FLAG, AT(exact),
      .help = "the float reference: decoded weights, float activations and cache; slow"},
+};
+
+static const struct bl_arg rope_rows[] = {
+    {"--rope-scaling", BL_ARG_CHOICE, AT(rope_scaling), ROPE_SCALINGS,
+     .help = "how positions are stretched over a longer context (default: as the file says)"},
+    {"--rope-scale", BL_ARG_FLOAT, AT(rope_scale), "N", 1e-3, 1e6,
+     .instead = BL_INSTEAD_OF_ROPE_SCALE, .help = "by how much: 4 for a context 4 times as long"},
+    {"--rope-freq-scale", BL_ARG_FLOAT, AT(rope_freq_scale), "N", 1e-6, 1e3,
+     .instead = BL_INSTEAD_OF_ROPE_SCALE,
+     .help = "the same as 1/N: 0.25 for a context 4 times as long"},
+    {"--rope-freq-base", BL_ARG_FLOAT, AT(rope_freq_base), "N", 2, 1e15,
+     .help = "base of the rotations' frequencies"},
+    {"--yarn-orig-ctx", BL_ARG_INT, AT(yarn_orig_ctx), "N", 0, 1 << 30,
+     .help = "context that the model was trained with before it was stretched (default 0: as the "
+             "file says)"},
 };
 
 static const struct bl_arg machine_rows[] = {
@@ -58,6 +76,7 @@ void bl_engine_args_init(struct bl_engine_args *a)
 {
     memset(a, 0, sizeof *a);
     a->cpu_mask = -1;
+    a->rope_scaling = -1;
 }
 
 struct bl_arg_group bl_model_group(struct bl_engine_args *a)
@@ -68,6 +87,11 @@ struct bl_arg_group bl_model_group(struct bl_engine_args *a)
 struct bl_arg_group bl_engine_group(struct bl_engine_args *a)
 {
     return (struct bl_arg_group){"Engine", engine_rows, COUNT(engine_rows), a};
+}
+
+struct bl_arg_group bl_rope_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Rope", rope_rows, COUNT(rope_rows), a};
 }
 
 struct bl_arg_group bl_machine_group(struct bl_engine_args *a)
@@ -162,6 +186,10 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .mlock = a->mlock,
         .type_k = a->type_k,
         .type_v = a->type_v,
+        .rope_scaling = a->rope_scaling < 0 ? NULL : rope_scaling_name[a->rope_scaling],
+        .rope_freq_base = (float)a->rope_freq_base,
+        .rope_freq_scale = (float)(a->rope_scale > 0 ? 1 / a->rope_scale : a->rope_freq_scale),
+        .yarn_orig_ctx = (uint32_t)a->yarn_orig_ctx,
         .progress = bl_progress_update,
         .progress_arg = &view,
     };

@@ -20,12 +20,16 @@ struct bl_engine_args {
     uint32_t out_tokens;                                      /* most logits rows of one step; set by the verb */
     bool exact, no_mmap, mlock, verbose;
     int progress; /* enum bl_progress_mode */
+    int rope_scaling;                                         /* -1: not given */
+    double rope_freq_base, rope_freq_scale, rope_scale;       /* 0: not given */
+    int64_t yarn_orig_ctx;
 };
-enum { BL_INSTEAD_OF_MODEL = 7 };
+enum { BL_INSTEAD_OF_ROPE_SCALE = 6, BL_INSTEAD_OF_MODEL = 7 };
 
 void bl_engine_args_init(struct bl_engine_args *);
 struct bl_arg_group bl_model_group(struct bl_engine_args *);
 struct bl_arg_group bl_engine_group(struct bl_engine_args *);
+struct bl_arg_group bl_rope_group(struct bl_engine_args *);
 struct bl_arg_group bl_machine_group(struct bl_engine_args *);
 struct bl_arg_group bl_message_group(struct bl_engine_args *);
 

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+#include "file.h"
+#include "mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    WRITE_BYTES = 16 << 20, /* one system call's worth */
+    PARTIAL_TRIES = 100
+};
+
+static enum bl_status check_target(const struct bl_file_out *o)
+{
+    struct stat st;
+    /* the rename at the end would replace a device by a file */
+    if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
+        return bl_fail(BL_EINVAL, "%s: exists and is no regular file", bl_path_tail(o->path));
+    return BL_OK;
+}
+
+/* A new file, never one that is there: it may belong to another writer. */
+static enum bl_status open_partial(struct bl_file_out *o)
+{
+    size_t n = strlen(o->path) + sizeof ".partial.99";
+    char *name = bl_calloc(n, 1);
+    if (!name)
+        return bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(o->path));
+    for (int i = 0; i < PARTIAL_TRIES && o->fd < 0; i++) {
+        snprintf(name, n, i ? "%s.partial.%d" : "%s.partial", o->path, i);
+        o->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (o->fd < 0 && errno != EEXIST && errno != EINTR)
+            break;
+    }
+    if (o->fd >= 0) {
+        o->partial = name;
+        return BL_OK;
+    }
+    enum bl_status st =
+        bl_fail(BL_EIO, "%s: cannot create: %s", bl_path_tail(name), strerror(errno));
+    free(name);
+    return st;
+}
+
+enum bl_status bl_file_out_create(struct bl_file_out *o, const char *path)
+{
+    *o = (struct bl_file_out){.fd = -1, .path = strdup(path)};
+    enum bl_status st =
+        o->path ? BL_OK : bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
+    if (st || (st = check_target(o)) || (st = open_partial(o)))
+        bl_file_out_abandon(o);
+    return st;
+}
+
+enum bl_status bl_file_out_write(struct bl_file_out *o, const void *bytes, uint64_t n_bytes)
+{
+    const unsigned char *p = bytes;
+    while (n_bytes) {
+        ssize_t n = write(o->fd, p, n_bytes < WRITE_BYTES ? (size_t)n_bytes : WRITE_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return bl_fail(BL_EIO, "%s: cannot write %" PRIu64 " more bytes: %s",
+                           bl_path_tail(o->path), n_bytes, n ? strerror(errno) : "no reason given");
+        p += n;
+        n_bytes -= (uint64_t)n;
+    }
+    return BL_OK;
+}
+
+enum bl_status bl_file_out_commit(struct bl_file_out *o)
+{
+    int fd = o->fd;
+    if (fsync(fd))
+        return bl_fail(BL_EIO, "%s: cannot sync: %s", bl_path_tail(o->path), strerror(errno));
+    o->fd = -1;
+    if (close(fd))
+        return bl_fail(BL_EIO, "%s: cannot close: %s", bl_path_tail(o->path), strerror(errno));
+    if (rename(o->partial, o->path))
+        return bl_fail(BL_EIO, "%s: cannot rename %s to it: %s", bl_path_tail(o->path),
+                       bl_path_tail(o->partial), strerror(errno));
+    free(o->partial);
+    o->partial = NULL; /* nothing left to remove */
+    return BL_OK;
+}
+
+void bl_file_out_abandon(struct bl_file_out *o)
+{
+    if (!o->path)
+        return;
+    if (o->fd >= 0)
+        close(o->fd);
+    if (o->partial)
+        unlink(o->partial);
+    free(o->partial);
+    free(o->path);
+    *o = (struct bl_file_out){.fd = -1};
+}
