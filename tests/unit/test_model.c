@@ -505,7 +505,9 @@ static void yarn_numbers(void **state)
 
 static void check_factors(const struct rc *r, uint64_t ctx_tokens, const char *want)
 {
-    struct rc_model o = rc_open(r, &(struct bl_model_options){ctx_tokens, BL_F16, BL_F16});
+    struct rc_model o = rc_open(
+        r,
+        &(struct bl_model_options){.ctx_tokens = ctx_tokens, .type_k = BL_F16, .type_v = BL_F16});
     struct bl_graph g = build(o.m, 3, 1);
     const struct bl_node *n = nth(&g, BL_OP_ROPE_ANGLES, 0);
     const struct bl_angles_attr *at = bl_node_attr(&g, n);
@@ -698,7 +700,8 @@ static bool is_supported(const struct bl_gguf *g)
 
 static bool check_reference(const char *file)
 {
-    static const struct bl_model_options opt = {1024, BL_F16, BL_F16};
+    static const struct bl_model_options opt = {
+        .ctx_tokens = 1024, .type_k = BL_F16, .type_v = BL_F16};
     struct rc_model o = {NULL, NULL};
     RC_GOOD(bl_gguf_open(&o.g, file));
     bool supported = is_supported(o.g);

@@ -301,11 +301,15 @@ static void bad_options(void **state)
         struct bl_model_options opt;
         const char *message;
     } row[] = {
-        {{0, BL_Q8_0, BL_F16}, "k cache type q8_0 needs heads of whole 32 elements"},
-        {{0, BL_F16, BL_Q4_0}, "v cache type q4_0 needs heads of whole 32 elements"},
-        {{0, BL_F16, BL_I32}, "v cache type i32"},
-        {{0, BL_Q4_K, BL_F16}, "k cache type q4_k: f32, f16, bf16"},
-        {{1ull << 40, BL_F16, BL_F16}, "a context of 1099511627776 tokens"},
+        {{.ctx_tokens = 0, .type_k = BL_Q8_0, .type_v = BL_F16},
+         "k cache type q8_0 needs heads of whole 32 elements"},
+        {{.ctx_tokens = 0, .type_k = BL_F16, .type_v = BL_Q4_0},
+         "v cache type q4_0 needs heads of whole 32 elements"},
+        {{.ctx_tokens = 0, .type_k = BL_F16, .type_v = BL_I32}, "v cache type i32"},
+        {{.ctx_tokens = 0, .type_k = BL_Q4_K, .type_v = BL_F16},
+         "k cache type q4_k: f32, f16, bf16"},
+        {{.ctx_tokens = 1ull << 40, .type_k = BL_F16, .type_v = BL_F16},
+         "a context of 1099511627776 tokens"},
     };
     struct rc r;
     rc_make(&r, "llama");
