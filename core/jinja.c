@@ -82,11 +82,11 @@ enum bl_status bl_jinja_execute(struct bl_jinja_run *r, const struct bl_jinja *t
     return r->status ? r->status : hand_out(r->whole, out);
 }
 
-static struct bl_jv variable(struct bl_jinja_run *r, const struct bl_jinja_var *v)
+struct bl_jv bl_jinja_read(struct bl_jinja_run *r, struct bl_jinja_json json, bool user)
 {
-    if (v->tree)
-        return bl_jv_from_tree(r, v->tree, !v->trusted);
-    return bl_jv_from_json(r, bl_jv_wrap(r, v->json, v->json_bytes, !v->trusted));
+    if (json.tree)
+        return bl_jv_from_tree(r, json.tree, user);
+    return bl_jv_from_json(r, bl_jv_wrap(r, json.text, json.n_bytes, user));
 }
 
 enum bl_status bl_jinja_render(const struct bl_jinja *t, const struct bl_jinja_var *vars,
@@ -97,7 +97,7 @@ enum bl_status bl_jinja_render(const struct bl_jinja *t, const struct bl_jinja_v
     enum bl_status st;
     bl_jinja_start(&r, options);
     for (size_t i = 0; i < n_vars && !r.status; i++) {
-        struct bl_jv v = variable(&r, &vars[i]);
+        struct bl_jv v = bl_jinja_read(&r, vars[i].value, !vars[i].trusted);
         if (r.status)
             bl_fail_in(r.status, "variable '%s'", vars[i].name);
         else

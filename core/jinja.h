@@ -31,12 +31,16 @@ struct bl_jinja_limits {   /* zero means the default */
     uint64_t memory_bytes; /* 256 MiB; at most 2 GiB */
 };
 
-/* A variable: a cJSON tree, or JSON text. Text keeps what cJSON cannot: 1.0 beside 1, integers of 64 bits, "\u0000". */
+/* A value from outside: a cJSON tree, or JSON text where tree is NULL. Text keeps what cJSON cannot: 1.0 beside 1,
+ * integers of 64 bits, "\u0000". */
+struct bl_jinja_json {
+    const struct cJSON *tree;
+    const char *text;
+    size_t n_bytes;
+};
 struct bl_jinja_var {
     const char *name;
-    const struct cJSON *tree; /* NULL: `json` counts */
-    const char *json;
-    size_t json_bytes;
+    struct bl_jinja_json value;
     bool trusted; /* not user data: may become control tokens, as bos_token should */
 };
 

@@ -126,6 +126,7 @@ struct bl_jinja {
     struct bl_jnode *body;
 };
 void bl_jinja_start(struct bl_jinja_run *, const struct bl_jinja_options *); /* then bl_jscope_set variables */
+struct bl_jv bl_jinja_read(struct bl_jinja_run *, struct bl_jinja_json, bool user);
 enum bl_status bl_jinja_execute(struct bl_jinja_run *, const struct bl_jinja *, struct bl_jinja_text *out);
 
 #endif

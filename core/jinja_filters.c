@@ -329,9 +329,13 @@ static struct bl_jv attribute(struct bl_jinja_run *r, const struct bl_jcall *c)
     return bl_jget_attribute(r, c->self, bl_jv_str(r, c->arg[0]));
 }
 
+/* Not jinja2's. With an argument, that stands in for what is no JSON. */
 static struct bl_jv from_json(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
-    return bl_jv_from_json(r, c->self);
+    struct bl_jv v;
+    if (!c->arg[0].kind)
+        return bl_jv_from_json(r, c->self);
+    return bl_jv_try_json(r, c->self, &v) ? v : c->arg[0];
 }
 
 /* transformers' tojson: json.dumps without HTML escapes; ensure_ascii is the first argument. */
@@ -370,7 +374,7 @@ static const struct bl_jbuiltin filters[] = {
     {"lower", change_case, "", 0, BL_JCASE_LOWER},
     {"title", change_case, "", 0, BL_JCASE_WORDS},
     {"capitalize", change_case, "", 0, BL_JCASE_CAPITALIZE},
-    {"from_json", from_json, "", 0, 0},
+    {"from_json", from_json, "default", 0, 0},
     {"indent", indent, "width first blank", 0, 0},
     {"int", make_int, "default base", 0, 0},
     {"float", make_float, "default", 0, 0},

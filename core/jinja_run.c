@@ -64,8 +64,8 @@ struct bl_jv bl_jrun_fail(struct bl_jinja_run *r, enum bl_status code, const cha
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     flatten(text);
-    r->status = r->line ? bl_fail(code, "template line %u: %s", r->line, text)
-                        : bl_fail(code, "template: %s", text);
+    r->status =
+        r->line ? bl_fail(code, "template line %u: %s", r->line, text) : bl_fail(code, "%s", text);
     return bl_jv_undefined(NULL);
 }
 

@@ -56,7 +56,7 @@ struct context {
 static void add(struct context *c, const char *name, const cJSON *tree)
 {
     assert_true(c->n < MOST_VARS);
-    c->var[c->n++] = (struct bl_jinja_var){.name = name, .tree = tree};
+    c->var[c->n++] = (struct bl_jinja_var){.name = name, .value.tree = tree};
 }
 
 static enum bl_status render(const char *source, const struct context *c, bool mutable_values,
@@ -321,8 +321,8 @@ static void test_variables(void **state)
     assert_int_equal(bl_jinja_compile(&t, source, strlen(source), NULL), BL_OK);
     const char *good =
         "[1, 1.0, 9007199254740993, -0.0, \"a\\u0000b\", 1e400, 123456789012345678901]";
-    struct bl_jinja_var var[] = {{.name = "w", .json = "0", .json_bytes = 1},
-                                 {.name = "v", .json = good, .json_bytes = strlen(good)}};
+    struct bl_jinja_var var[] = {{.name = "w", .value = {NULL, "0", 1}},
+                                 {.name = "v", .value = {NULL, good, strlen(good)}}};
     assert_int_equal(bl_jinja_render(t, var, 2, NULL, &out), BL_OK);
     assert_string_equal(out.bytes,
                         "[1, 1.0, 9007199254740993, -0.0, 'a\\x00b', inf, 1.2345678901234568e+20]|"
@@ -332,10 +332,10 @@ static void test_variables(void **state)
     const char *bad[] = {"",      "[1,]", "{\"a\" 1}", "01",      "1.",       "\"a",
                          "[1] 2", "nul",  "{a: 1}",    "\"\\x\"", "\"\\u12\""};
     for (size_t i = 0; i < BL_COUNT(bad); i++) {
-        var[1].json = bad[i];
-        var[1].json_bytes = strlen(bad[i]);
+        var[1].value.text = bad[i];
+        var[1].value.n_bytes = strlen(bad[i]);
         assert_int_equal(bl_jinja_render(t, var, 2, NULL, &out), BL_EINVAL);
-        assert_non_null(strstr(bl_error(), "variable 'v': template: JSON: "));
+        assert_non_null(strstr(bl_error(), "variable 'v': JSON: "));
     }
     bl_jinja_destroy(t);
 }
@@ -350,8 +350,8 @@ static char *marked(const char *source)
         "{\"a\": \"one\", \"b\": \"<b>\", \"l\": [\"x\", \"y\"], \"n\": 5, \"p\": \" pad \"}";
     static const char ours[] = "\"T\"";
     const struct bl_jinja_var var[] = {
-        {.name = "u", .json = user, .json_bytes = sizeof user - 1},
-        {.name = "t", .json = ours, .json_bytes = sizeof ours - 1, .trusted = true}};
+        {.name = "u", .value = {NULL, user, sizeof user - 1}},
+        {.name = "t", .value = {NULL, ours, sizeof ours - 1}, .trusted = true}};
     struct bl_jinja *t = NULL;
     struct bl_jinja_text out;
     assert_int_equal(bl_jinja_compile(&t, source, strlen(source), NULL), BL_OK);
