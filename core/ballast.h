@@ -84,8 +84,10 @@ uint64_t bl_gguf_shard_bytes(const struct bl_gguf *, uint32_t i); /* size of the
 
 struct bl_vocab;
 struct bl_text; /* streaming detokeniser of one sequence */
-enum { BL_TOK_ADD_SPECIAL = 1, /* bos/eos as the file asks */
-       BL_TOK_PARSE_SPECIAL = 2 /* text such as <|im_end|> becomes its control token */ };
+enum { BL_TOK_ADD_SPECIAL = 1,   /* bos/eos as the file asks */
+       BL_TOK_PARSE_SPECIAL = 2, /* text such as <|im_end|> becomes its control token */
+       BL_TOK_NO_EOS = 4         /* something follows: only bos */ };
+struct bl_span { size_t begin, end; }; /* bytes */
 enum bl_status bl_vocab_open(struct bl_vocab **out, const struct bl_gguf *); /* copies what it needs */
 void bl_vocab_close(struct bl_vocab *);
 uint32_t bl_vocab_size(const struct bl_vocab *);
@@ -94,6 +96,9 @@ int32_t bl_vocab_bos(const struct bl_vocab *);              /* -1 = none */
 /* Token ids of `text` (any bytes). *ids is malloc'ed; the caller frees it. */
 enum bl_status bl_tokenize(const struct bl_vocab *, const char *text, size_t n_bytes, unsigned flags,
                            int32_t **ids, size_t *n_ids);
+/* The same for a rendered conversation: in the user's bytes, sorted spans, nothing becomes a control token. */
+enum bl_status bl_tokenize_chat(const struct bl_vocab *, const char *text, size_t n_bytes, const struct bl_span *user,
+                                size_t n_user, unsigned flags, int32_t **ids, size_t *n_ids);
 /* Bytes ready to print after `id`; never splits a UTF-8 sequence. The string is borrowed until the next call.
  * special: print control tokens literally. A sequence that begins with BOS loses the space that tokenising put
  * before its text; one that does not continues a text and keeps it. */
@@ -101,6 +106,30 @@ enum bl_status bl_text_create(struct bl_text **out, const struct bl_vocab *, boo
 void bl_text_destroy(struct bl_text *);
 enum bl_status bl_text_push(struct bl_text *, int32_t id, const char **bytes, size_t *n_bytes);
 enum bl_status bl_text_flush(struct bl_text *, const char **bytes, size_t *n_bytes); /* held-back rest as U+FFFD */
+
+/* ---- chat: from a conversation to a prompt, by the model's own template -------------------------------- */
+
+struct bl_chat;
+struct bl_conversation {         /* JSON texts, NUL-terminated */
+    const char *messages;        /* array of objects with role and content, as OpenAI has them */
+    const char *tools;           /* array; NULL: none */
+    const char *variables;       /* object of more template variables; NULL: none */
+    bool no_generation_prompt;   /* do not ask for an answer */
+};
+struct bl_prompt {
+    char *text;                  /* NUL-terminated */
+    size_t n_bytes;
+    struct bl_span *user;        /* bytes that came from the conversation, for bl_tokenize_chat */
+    size_t n_user;
+};
+/* source NULL: the file's template, or what this library brings for its architecture; BL_EUNAVAILABLE when there is
+ * none. The file or the vocabulary may be NULL when a source is given. BL_EFORMAT names the template's line. */
+enum bl_status bl_chat_open(struct bl_chat **out, const struct bl_gguf *, const struct bl_vocab *, const char *source,
+                            size_t n_bytes);
+void bl_chat_close(struct bl_chat *);
+/* BL_EINVAL: no conversation, or the template refuses it, in the template's words. BL_ELIMIT: it does not end. */
+enum bl_status bl_chat_prompt(const struct bl_chat *, const struct bl_conversation *, struct bl_prompt *out);
+void bl_prompt_finish(struct bl_prompt *); /* zeroed is fine */
 
 /* ---- this machine's processor ------------------------------------------------------------------------- */
 
@@ -149,6 +178,7 @@ struct bl_options {                      /* zeroed = choose everything */
 /* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. */
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *);
 void bl_close(struct bl_engine *); /* destroy its sessions first */
+const struct bl_gguf *bl_engine_gguf(const struct bl_engine *);
 const struct bl_vocab *bl_engine_vocab(const struct bl_engine *); /* NULL: the file has none */
 uint32_t bl_engine_n_vocab(const struct bl_engine *);             /* logits per row */
 uint64_t bl_engine_ctx(const struct bl_engine *);                 /* tokens a session can hold */

@@ -230,6 +230,11 @@ enum bl_status bl_engine_program(struct bl_engine *e, const struct bl_shape *sha
 
 /* ---- what the outside asks ---- */
 
+const struct bl_gguf *bl_engine_gguf(const struct bl_engine *e)
+{
+    return e->parts.gguf;
+}
+
 const struct bl_vocab *bl_engine_vocab(const struct bl_engine *e)
 {
     return e->parts.vocab;

@@ -210,16 +210,37 @@ static bool may_start(const struct bl_vocab *v, unsigned char byte)
     return v->special_first[byte / 64] >> (byte % 64) & 1;
 }
 
-/* The special token of exactly `len` bytes at s; -1 = none that counts. Text typed by a user never
- * becomes a control token: without parse_special only user-defined ones are seen. */
-static int32_t special_at(const struct bl_vocab *v, const char *s, size_t len, bool parse_special)
+/* Where control tokens count: nowhere, or outside what a user typed. */
+struct parse {
+    bool control;
+    const struct bl_span *user; /* sorted, apart */
+    size_t n_user;
+};
+
+static bool touches_user(const struct parse *p, size_t begin, size_t end)
 {
-    if (!may_start(v, (unsigned char)s[0]))
+    size_t low = 0, high = p->n_user; /* the first span that ends behind begin */
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (p->user[mid].end > begin)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low < p->n_user && p->user[low].begin < end;
+}
+
+/* The special token of exactly `len` bytes at text + at; -1 = none that counts. Text typed by a
+ * user never becomes a control token: there only user-defined ones are seen. */
+static int32_t special_at(const struct bl_vocab *v, const char *text, size_t at, size_t len,
+                          const struct parse *p)
+{
+    if (!may_start(v, (unsigned char)text[at]))
         return -1;
-    int32_t id = bl_vocab_find(v, &v->by_special, s, len);
-    if (id >= 0 && !parse_special && bl_vocab_type(v, id) != BL_TOKEN_USER_DEFINED)
-        return -1;
-    return id;
+    int32_t id = bl_vocab_find(v, &v->by_special, text + at, len);
+    if (id < 0 || bl_vocab_type(v, id) == BL_TOKEN_USER_DEFINED)
+        return id;
+    return p->control && !touches_user(p, at, at + len) ? id : -1;
 }
 
 static enum bl_status fragment_after(struct fragments *f, uint32_t at, size_t start, size_t n_bytes,
@@ -240,11 +261,11 @@ static size_t skip_space(const char *s, size_t at, size_t end)
 
 /* Cuts the tokens of `len` bytes out of one raw fragment, left to right. */
 static enum bl_status cut_fragment(struct fragments *f, uint32_t i, const struct bl_vocab *v,
-                                   const char *text, size_t len, bool parse_special)
+                                   const char *text, size_t len, const struct parse *parse)
 {
     size_t at = f->item[i].start, end = at + f->item[i].n_bytes;
     while (end - at >= len) {
-        int32_t id = special_at(v, text + at, len, parse_special);
+        int32_t id = special_at(v, text, at, len, parse);
         if (id < 0) {
             at++;
             continue;
@@ -264,11 +285,11 @@ static enum bl_status cut_fragment(struct fragments *f, uint32_t i, const struct
 /* Longer tokens first, and of one length the leftmost: the order in which added tokens have to be
  * found, whatever they have in common. One pass over the raw text per distinct length. */
 static enum bl_status cut_specials(struct fragments *f, const struct bl_vocab *v, const char *text,
-                                   size_t n_bytes, bool parse_special)
+                                   size_t n_bytes, const struct parse *parse)
 {
     RESERVE(f->item, f->cap, f->n);
     f->item[f->n++] = (struct fragment){0, n_bytes, -1, NONE};
-    if (!parse_special && !v->has_user_defined)
+    if (!parse->control && !v->has_user_defined)
         return BL_OK;
     uint32_t len = 0, last = 0;
     for (uint32_t k = 0; k < v->n_specials; k++, last = len) {
@@ -277,7 +298,7 @@ static enum bl_status cut_specials(struct fragments *f, const struct bl_vocab *v
             continue;
         for (uint32_t i = 0; i != NONE; i = f->item[i].next)
             if (f->item[i].id < 0)
-                BL_TRY(cut_fragment(f, i, v, text, len, parse_special));
+                BL_TRY(cut_fragment(f, i, v, text, len, parse));
     }
     return BL_OK;
 }
@@ -304,7 +325,7 @@ static enum bl_status encode_fragments(struct bl_tok_work *w, const struct fragm
 /* ---- the call ---- */
 
 /* A text that already begins with BOS does not get a second one. */
-static enum bl_status add_around(struct bl_tok_work *w)
+static enum bl_status add_around(struct bl_tok_work *w, unsigned flags)
 {
     const struct bl_vocab *v = w->vocab;
     if (v->add_bos && v->bos >= 0 && (w->n_ids == 0 || w->id[0] != v->bos)) {
@@ -312,23 +333,25 @@ static enum bl_status add_around(struct bl_tok_work *w)
         memmove(w->id + 1, w->id, (w->n_ids - 1) * sizeof *w->id);
         w->id[0] = v->bos;
     }
-    if (v->add_eos && v->eos >= 0)
+    if (v->add_eos && v->eos >= 0 && !(flags & BL_TOK_NO_EOS))
         BL_TRY(bl_tok_push(w, v->eos));
     return BL_OK;
 }
 
-enum bl_status bl_tokenize(const struct bl_vocab *v, const char *text, size_t n_bytes,
-                           unsigned flags, int32_t **ids, size_t *n_ids)
+enum bl_status bl_tokenize_chat(const struct bl_vocab *v, const char *text, size_t n_bytes,
+                                const struct bl_span *user, size_t n_user, unsigned flags,
+                                int32_t **ids, size_t *n_ids)
 {
+    const struct parse parse = {flags & BL_TOK_PARSE_SPECIAL, user, n_user};
     struct bl_tok_work w = {.vocab = v};
     struct fragments f = {0};
     enum bl_status st;
     if (n_bytes > INT32_MAX)
         return bl_fail(BL_ELIMIT, "text of %zu bytes: at most 2 GiB can be tokenised at once",
                        n_bytes);
-    if ((st = cut_specials(&f, v, text, n_bytes, flags & BL_TOK_PARSE_SPECIAL)) ||
+    if ((st = cut_specials(&f, v, text, n_bytes, &parse)) ||
         (st = encode_fragments(&w, &f, text)) ||
-        (st = flags & BL_TOK_ADD_SPECIAL ? add_around(&w) : BL_OK))
+        (st = flags & BL_TOK_ADD_SPECIAL ? add_around(&w, flags) : BL_OK))
         goto out;
     if (!w.id && !(w.id = bl_calloc(1, sizeof *w.id))) { /* no ids are an array too */
         st = bl_fail(BL_ENOMEM, "tokenizer: out of memory");
@@ -344,4 +367,10 @@ out:
     free(w.buffer);
     free(f.item);
     return st;
+}
+
+enum bl_status bl_tokenize(const struct bl_vocab *v, const char *text, size_t n_bytes,
+                           unsigned flags, int32_t **ids, size_t *n_ids)
+{
+    return bl_tokenize_chat(v, text, n_bytes, NULL, 0, flags, ids, n_ids);
 }
