@@ -5,7 +5,9 @@
 
 enum { ROWS = 2 };
 
-/* ---- float types: float activations ---- */
+/* ---- float types: float activations ----
+ *
+ * These loops do little beside loading, so the hardware brings L2 to L1 by itself. */
 
 BL_ALWAYS_INLINE int float_bytes(enum bl_dtype t)
 {
@@ -39,7 +41,7 @@ BL_ALWAYS_INLINE void float_group(enum bl_dtype t, int R, uint32_t k, float *out
     __m256 acc[ROWS][CHAINS] = {{_mm256_setzero_ps()}}; /* chains hide the latency of the FMA */
     uint32_t i = 0;
     for (; i + STEP <= k; i += STEP) {
-        prefetch(g, (size_t)i * (size_t)(size * R), STEP * size * R);
+        prefetch_far(g, (size_t)i * (size_t)(size * R), STEP * size * R);
         for (int c = 0; c < CHAINS; c++) {
             const __m256 xs = _mm256_loadu_ps(x + i + 8 * c);
             for (int r = 0; r < R; r++) {

@@ -69,10 +69,10 @@ BL_ALWAYS_INLINE __m512i bias_start(__m512i x, int c)
 /* out[r] = sum of acc[r]. Four rows are summed by transposing: 13 instructions in place of 4 x 7. */
 BL_ALWAYS_INLINE void store_sums(int R, float *out, const __m512 *acc)
 {
-    if (R == 1) {
-        out[0] = _mm512_reduce_add_ps(acc[0]);
+    for (int r = 0; R < 4 && r < R; r++)
+        out[r] = _mm512_reduce_add_ps(acc[r]);
+    if (R < 4)
         return;
-    }
     const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(acc[0], acc[1]),
                                     _mm512_unpackhi_ps(acc[0], acc[1]));
     const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(acc[2], acc[3]),
@@ -84,12 +84,13 @@ BL_ALWAYS_INLINE void store_sums(int R, float *out, const __m512 *acc)
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
 }
 
-/* The f16 at p of R rows as four floats; with one row the others repeat it. */
+/* The f16 at p of R rows as floats. */
 BL_ALWAYS_INLINE __m128 load_f16x4(int R, const char *p, size_t stride)
 {
     __m128i v = _mm_cvtsi32_si128(bl_load_u16(p));
-    if (R > 1) {
+    if (R > 1)
         v = _mm_insert_epi16(v, bl_load_u16(p + stride), 1);
+    if (R > 2) {
         v = _mm_insert_epi16(v, bl_load_u16(p + 2 * stride), 2);
         v = _mm_insert_epi16(v, bl_load_u16(p + 3 * stride), 3);
     }

@@ -5,7 +5,9 @@
 
 enum { ROWS = 4 };
 
-/* ---- float types: float activations ---- */
+/* ---- float types: float activations ----
+ *
+ * These loops do little beside loading, so the hardware brings L2 to L1 by itself. */
 
 BL_ALWAYS_INLINE int float_bytes(enum bl_dtype t)
 {
@@ -31,7 +33,7 @@ BL_ALWAYS_INLINE void float_group(enum bl_dtype t, int R, uint32_t k, float *out
     __m512 acc[ROWS] = {_mm512_setzero_ps()}, odd[ROWS] = {_mm512_setzero_ps()};
     uint32_t i = 0;
     for (; i + 32 <= k; i += 32) {
-        prefetch(g, (size_t)i * (size_t)(size * R), 32 * size * R);
+        prefetch_far(g, (size_t)i * (size_t)(size * R), 32 * size * R);
         const __m512 x0 = _mm512_loadu_ps(x + i), x1 = _mm512_loadu_ps(x + i + 16);
         for (int r = 0; r < R; r++) {
             const char *p = g->w + (size_t)r * g->stride + (size_t)i * (size_t)size;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX-512 dots of Q2_K to Q6_K: blocks of 256 with integer scales. Four rows are taken together.
+/* AVX-512 dots of Q2_K to Q6_K: blocks of 256 with integer scales. Four rows are taken together, of
+ * Q6_K two: its header gives rows nothing to share, and two streams are read from memory at 96 % of
+ * a plain read, four at 83 % (Zen 5).
  *
  * Sums of four products fit 16 bits, so two of them are packed and one vpdpwssd multiplies both by
  * their scales and accumulates: integers all through a block, one conversion and FMA per row and
@@ -7,7 +9,7 @@
  * shuffle. */
 #include "avx512.h"
 
-enum { ROWS = 4, BLOCK = 256 };
+enum { ROWS = 4, Q6_ROWS = 2, BLOCK = 256 };
 
 /* Byte i, zero-extended, as the four words of a qword: an index for shuffle_epi8. */
 #define SPREAD(i) ((long long)(0xff00ff00ff00ff00u | 0x0001000100010001u * (i)))
@@ -329,7 +331,7 @@ DOT_ENTRY(dot_q2_k_act_4__avx512, q2_k_group, ROWS)
 DOT_ENTRY(dot_q3_k_act_4__avx512, q3_k_group, ROWS)
 DOT_ENTRY(dot_q4_k_act_4__avx512, q4_k_group, ROWS)
 DOT_ENTRY(dot_q5_k_act_4__avx512, q5_k_group, ROWS)
-DOT_ENTRY(dot_q6_k_act_4__avx512, q6_k_group, ROWS)
+DOT_ENTRY(dot_q6_k_act_2__avx512, q6_k_group, Q6_ROWS)
 
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
 {
@@ -337,5 +339,5 @@ void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_Q3_K, dot_q3_k_act_4__avx512, ROWS);
     DOT_SET(t, BL_Q4_K, dot_q4_k_act_4__avx512, ROWS);
     DOT_SET(t, BL_Q5_K, dot_q5_k_act_4__avx512, ROWS);
-    DOT_SET(t, BL_Q6_K, dot_q6_k_act_4__avx512, ROWS);
+    DOT_SET(t, BL_Q6_K, dot_q6_k_act_2__avx512, Q6_ROWS);
 }

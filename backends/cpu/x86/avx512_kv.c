@@ -3,21 +3,25 @@
 #include "avx512.h"
 
 enum {
-    ROWS = 4,    /* keys that share the loads of the query */
-    VECTORS = 8, /* of sums kept in registers */
-    AHEAD = 8    /* rows from the one in work to the one prefetched */
+    ROWS = 4,          /* keys that share the loads of the query */
+    VECTORS = 8,       /* of sums kept in registers */
+    AHEAD_BYTES = 8192 /* of the head's rows from the one in work to the one prefetched */
 };
 
 BL_ALWAYS_INLINE __mmask16 lanes(uint32_t left)
 {
     return left < 16 ? (__mmask16)((1u << left) - 1) : 0xffff;
 }
+BL_ALWAYS_INLINE uint32_t rows_ahead(size_t bytes)
+{
+    return (uint32_t)(AHEAD_BYTES / bytes) + ROWS;
+}
 /* Rows of one head lie apart (other heads between them), which hardware prefetch does not follow.
  */
 BL_ALWAYS_INLINE void prefetch_row(const char *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch(p + i, _MM_HINT_T0);
+        _mm_prefetch(p + i, _MM_HINT_T1);
 }
 /* 16 elements of a float row */
 BL_ALWAYS_INLINE __m512 load_floats(enum bl_dtype t, const char *row, uint32_t i, __mmask16 m)
@@ -46,41 +50,85 @@ BL_ALWAYS_INLINE size_t kv_bytes(enum bl_dtype t, uint32_t n)
 
 /* ---- scores ---- */
 
-BL_ALWAYS_INLINE void qk_group(enum bl_dtype t, int R, uint32_t dk, float *score, const float *q,
-                               const char *base, const uint64_t *row, float scale)
+/* R keys, the rows of R keys to come, and the query they meet. */
+struct keys {
+    const char *base;
+    const uint64_t *row, *later;
+    const float *q;
+    size_t bytes; /* of a key */
+};
+/* Line `line` of the keys to come. A row may begin anywhere in a line, so its last byte counts as
+ * one more. */
+BL_ALWAYS_INLINE void prefetch_later(const struct keys *k, int R, size_t line)
 {
-    __m512 acc[ROWS] = {_mm512_setzero_ps()};
-    for (uint32_t i = 0; t != BL_Q8_0 && i < dk; i += 16) {
-        const __mmask16 m = lanes(dk - i);
-        const __m512 x = _mm512_maskz_loadu_ps(m, q + i);
-        for (int r = 0; r < R; r++)
-            acc[r] = _mm512_fmadd_ps(load_floats(t, base + row[r], i, m), x, acc[r]);
+    const size_t at = 64 * line < k->bytes ? 64 * line : k->bytes - 1;
+    for (int r = 0; r < R; r++)
+        _mm_prefetch(k->base + k->later[r] + at, _MM_HINT_T1);
+}
+/* 16 elements, those of the mask */
+BL_ALWAYS_INLINE void qk_step(enum bl_dtype t, int R, const struct keys *k, uint32_t i, __mmask16 m,
+                              __m512 *acc)
+{
+    const __m512 x = _mm512_maskz_loadu_ps(m, k->q + i);
+    for (int r = 0; r < R; r++)
+        acc[r] = _mm512_fmadd_ps(load_floats(t, k->base + k->row[r], i, m), x, acc[r]);
+}
+/* a cache line a step */
+BL_ALWAYS_INLINE void qk_floats(enum bl_dtype t, int R, uint32_t dk, const struct keys *k,
+                                __m512 *acc)
+{
+    const uint32_t line = t == BL_F32 ? 16 : 32;
+    uint32_t i = 0;
+    for (; i + line <= dk; i += line) {
+        prefetch_later(k, R, i / line);
+        for (uint32_t c = 0; c < line; c += 16)
+            qk_step(t, R, k, i + c, 0xffff, acc);
     }
-    for (uint32_t i = 0; t == BL_Q8_0 && i < dk; i += 32) {
-        const __m512 x0 = _mm512_loadu_ps(q + i), x1 = _mm512_loadu_ps(q + i + 16);
+    prefetch_later(k, R, k->bytes);
+    for (; i < dk; i += 16)
+        qk_step(t, R, k, i, lanes(dk - i), acc);
+}
+BL_ALWAYS_INLINE void qk_bytes(int R, uint32_t dk, const struct keys *k, __m512 *acc)
+{
+    for (uint32_t i = 0; i < dk; i += 32) {
+        const __m512 x0 = _mm512_loadu_ps(k->q + i), x1 = _mm512_loadu_ps(k->q + i + 16);
+        prefetch_later(k, R, i / 32);
         for (int r = 0; r < R; r++) {
-            const char *p = q8_0_block(base + row[r], i);
+            const char *p = q8_0_block(k->base + k->row[r], i);
             const __m512 v =
                 _mm512_fmadd_ps(load_bytes(p + 18), x1, _mm512_mul_ps(load_bytes(p + 2), x0));
             acc[r] = _mm512_fmadd_ps(v, broadcast_f16(p), acc[r]);
         }
     }
-    store_sums(R, score, acc);
+}
+BL_ALWAYS_INLINE void qk_group(enum bl_dtype t, int R, uint32_t dk, float *score,
+                               const struct keys *k, float scale)
+{
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    if (t == BL_Q8_0)
+        qk_bytes(R, dk, k, acc);
+    else
+        qk_floats(t, R, dk, k, acc);
     for (int r = 0; r < R; r++)
-        score[r] *= scale;
+        acc[r] = _mm512_mul_ps(acc[r], _mm512_set1_ps(scale));
+    store_sums(R, score, acc);
 }
 BL_ALWAYS_INLINE void qk(enum bl_dtype t, uint32_t dk, uint32_t n, float *score, const float *q,
                          const char *base, const uint64_t *row, float scale)
 {
     const size_t bytes = kv_bytes(t, dk);
+    const uint32_t ahead = rows_ahead(bytes);
     uint32_t j = 0;
     for (; j + ROWS <= n; j += ROWS) {
-        for (uint32_t r = j + AHEAD; r < j + AHEAD + ROWS && r < n; r++)
-            prefetch_row(base + row[r], bytes);
-        qk_group(t, ROWS, dk, score + j, q, base, row + j, scale);
+        /* at the end there is nothing to prefetch: then rows that are there anyway */
+        const uint32_t later = n - j >= ahead + ROWS ? j + ahead : j;
+        const struct keys k = {base, row + j, row + later, q, bytes};
+        qk_group(t, ROWS, dk, score + j, &k, scale);
     }
-    for (; j < n; j++)
-        qk_group(t, 1, dk, score + j, q, base, row + j, scale);
+    for (; j < n; j++) {
+        const struct keys k = {base, row + j, row + j, q, bytes};
+        qk_group(t, 1, dk, score + j, &k, scale);
+    }
 }
 
 /* ---- weighted sums ---- */
@@ -90,14 +138,15 @@ BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, __mmask16 
                                  float *acc, const float *p, const char *base, const uint64_t *row)
 {
     const size_t offset = kv_bytes(t, at), bytes = kv_bytes(t, 16 * (uint32_t)V);
+    const uint32_t ahead = rows_ahead(bytes);
     __m512 v[VECTORS] = {_mm512_setzero_ps()};
     for (int c = 0; c < V; c++)
         v[c] = _mm512_maskz_loadu_ps(m, acc + at + 16 * c);
     for (uint32_t j = 0; j < n; j++) {
         const char *src = base + row[j] + offset;
         const __m512 weight = _mm512_set1_ps(p[j]);
-        if (j + AHEAD < n)
-            prefetch_row(base + row[j + AHEAD] + offset, bytes);
+        if (j + ahead < n)
+            prefetch_row(base + row[j + ahead] + offset, bytes);
         for (int c = 0; c < V; c++) {
             if (t != BL_Q8_0) {
                 v[c] = _mm512_fmadd_ps(load_floats(t, src, 16 * (uint32_t)c, m), weight, v[c]);
