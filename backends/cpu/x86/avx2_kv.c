@@ -135,20 +135,28 @@ BL_ALWAYS_INLINE void qk(enum bl_dtype t, uint32_t dk, uint32_t n, float *score,
 
 /* ---- weighted sums ---- */
 
+/* n rows, their weights and what they are added to. */
+struct values {
+    const char *base;
+    const uint64_t *row;
+    const float *p;
+    float *acc;
+    uint32_t n;
+};
+
 /* Columns at .. at + 8 V over all rows: the sums stay in registers. */
-BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, uint32_t n, float *acc,
-                                 const float *p, const char *base, const uint64_t *row)
+BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, const struct values *s)
 {
     const size_t offset = kv_bytes(t, at), bytes = kv_bytes(t, 8 * (uint32_t)V);
     const uint32_t ahead = rows_ahead(bytes);
     __m256 v[VECTORS] = {_mm256_setzero_ps()};
     for (int c = 0; c < V; c++)
-        v[c] = _mm256_loadu_ps(acc + at + 8 * c);
-    for (uint32_t j = 0; j < n; j++) {
-        const char *src = base + row[j] + offset;
-        const __m256 weight = _mm256_set1_ps(p[j]);
-        if (j + ahead < n)
-            prefetch_row(base + row[j + ahead] + offset, bytes);
+        v[c] = _mm256_loadu_ps(s->acc + at + 8 * c);
+    for (uint32_t j = 0; j < s->n; j++) {
+        const char *src = s->base + s->row[j] + offset;
+        const __m256 weight = _mm256_set1_ps(s->p[j]);
+        if (j + ahead < s->n)
+            prefetch_row(s->base + s->row[j + ahead] + offset, bytes);
         for (int c = 0; c < V; c++) {
             if (t != BL_Q8_0) {
                 v[c] = _mm256_fmadd_ps(load_floats(t, src, 8 * (uint32_t)c), weight, v[c]);
@@ -160,35 +168,34 @@ BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, uint32_t n
         }
     }
     for (int c = 0; c < V; c++)
-        _mm256_storeu_ps(acc + at + 8 * c, v[c]);
+        _mm256_storeu_ps(s->acc + at + 8 * c, v[c]);
 }
 /* The last columns, fewer than a vector. */
-BL_ALWAYS_INLINE void pv_last(enum bl_dtype t, uint32_t at, uint32_t left, uint32_t n, float *acc,
-                              const float *p, const char *base, const uint64_t *row)
+BL_ALWAYS_INLINE void pv_last(enum bl_dtype t, uint32_t at, uint32_t left, const struct values *s)
 {
     float sums[8];
-    __m256 v = load_last(BL_F32, (const char *)acc, at, left);
-    for (uint32_t j = 0; j < n; j++)
-        v = _mm256_fmadd_ps(load_last(t, base + row[j], at, left), _mm256_set1_ps(p[j]), v);
+    __m256 v = load_last(BL_F32, (const char *)s->acc, at, left);
+    for (uint32_t j = 0; j < s->n; j++)
+        v = _mm256_fmadd_ps(load_last(t, s->base + s->row[j], at, left), _mm256_set1_ps(s->p[j]),
+                            v);
     _mm256_storeu_ps(sums, v);
-    memcpy(acc + at, sums, left * sizeof *acc);
+    memcpy(s->acc + at, sums, left * sizeof *s->acc);
 }
-BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, uint32_t n, float *acc, const float *p,
-                         const char *base, const uint64_t *row)
+BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, const struct values *s)
 {
     uint32_t at = 0;
     for (; dv - at >= 64; at += 64)
-        pv_columns(t, 8, at, n, acc, p, base, row);
+        pv_columns(t, 8, at, s);
     if (dv - at >= 32) {
-        pv_columns(t, 4, at, n, acc, p, base, row);
+        pv_columns(t, 4, at, s);
         at += 32;
     }
     if (t == BL_Q8_0)
         return;
     for (; dv - at >= 8; at += 8)
-        pv_columns(t, 1, at, n, acc, p, base, row);
+        pv_columns(t, 1, at, s);
     if (at < dv)
-        pv_last(t, at, dv - at, n, acc, p, base, row);
+        pv_last(t, at, dv - at, s);
 }
 
 #define KV_ENTRIES(name, type)                                                                     \
@@ -200,7 +207,8 @@ BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, uint32_t n, float *acc, c
     static void pv_##name(uint32_t dv, uint32_t n, float *acc, const float *p, const void *base,   \
                           const uint64_t *row)                                                     \
     {                                                                                              \
-        pv(type, dv, n, acc, p, base, row);                                                        \
+        const struct values s = {base, row, p, acc, n};                                            \
+        pv(type, dv, &s);                                                                          \
     }
 KV_ENTRIES(f32, BL_F32)
 KV_ENTRIES(f16, BL_F16)

@@ -133,20 +133,29 @@ BL_ALWAYS_INLINE void qk(enum bl_dtype t, uint32_t dk, uint32_t n, float *score,
 
 /* ---- weighted sums ---- */
 
+/* n rows, their weights and what they are added to. */
+struct values {
+    const char *base;
+    const uint64_t *row;
+    const float *p;
+    float *acc;
+    uint32_t n;
+};
+
 /* Columns at .. at + 16 V, those of the mask, over all rows: the sums stay in registers. */
-BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, __mmask16 m, uint32_t n,
-                                 float *acc, const float *p, const char *base, const uint64_t *row)
+BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, __mmask16 m,
+                                 const struct values *s)
 {
     const size_t offset = kv_bytes(t, at), bytes = kv_bytes(t, 16 * (uint32_t)V);
     const uint32_t ahead = rows_ahead(bytes);
     __m512 v[VECTORS] = {_mm512_setzero_ps()};
     for (int c = 0; c < V; c++)
-        v[c] = _mm512_maskz_loadu_ps(m, acc + at + 16 * c);
-    for (uint32_t j = 0; j < n; j++) {
-        const char *src = base + row[j] + offset;
-        const __m512 weight = _mm512_set1_ps(p[j]);
-        if (j + ahead < n)
-            prefetch_row(base + row[j + ahead] + offset, bytes);
+        v[c] = _mm512_maskz_loadu_ps(m, s->acc + at + 16 * c);
+    for (uint32_t j = 0; j < s->n; j++) {
+        const char *src = s->base + s->row[j] + offset;
+        const __m512 weight = _mm512_set1_ps(s->p[j]);
+        if (j + ahead < s->n)
+            prefetch_row(s->base + s->row[j + ahead] + offset, bytes);
         for (int c = 0; c < V; c++) {
             if (t != BL_Q8_0) {
                 v[c] = _mm512_fmadd_ps(load_floats(t, src, 16 * (uint32_t)c, m), weight, v[c]);
@@ -158,25 +167,24 @@ BL_ALWAYS_INLINE void pv_columns(enum bl_dtype t, int V, uint32_t at, __mmask16 
         }
     }
     for (int c = 0; c < V; c++)
-        _mm512_mask_storeu_ps(acc + at + 16 * c, m, v[c]);
+        _mm512_mask_storeu_ps(s->acc + at + 16 * c, m, v[c]);
 }
-BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, uint32_t n, float *acc, const float *p,
-                         const char *base, const uint64_t *row)
+BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, const struct values *s)
 {
     const __mmask16 all = 0xffff;
     uint32_t at = 0;
     for (; dv - at >= 128; at += 128)
-        pv_columns(t, 8, at, all, n, acc, p, base, row);
+        pv_columns(t, 8, at, all, s);
     if (dv - at >= 64) {
-        pv_columns(t, 4, at, all, n, acc, p, base, row);
+        pv_columns(t, 4, at, all, s);
         at += 64;
     }
     if (dv - at >= 32) {
-        pv_columns(t, 2, at, all, n, acc, p, base, row);
+        pv_columns(t, 2, at, all, s);
         at += 32;
     }
     for (; t != BL_Q8_0 && at < dv; at += 16)
-        pv_columns(t, 1, at, lanes(dv - at), n, acc, p, base, row);
+        pv_columns(t, 1, at, lanes(dv - at), s);
 }
 
 #define KV_ENTRIES(name, type)                                                                     \
@@ -188,7 +196,8 @@ BL_ALWAYS_INLINE void pv(enum bl_dtype t, uint32_t dv, uint32_t n, float *acc, c
     static void pv_##name(uint32_t dv, uint32_t n, float *acc, const float *p, const void *base,   \
                           const uint64_t *row)                                                     \
     {                                                                                              \
-        pv(type, dv, n, acc, p, base, row);                                                        \
+        const struct values s = {base, row, p, acc, n};                                            \
+        pv(type, dv, &s);                                                                          \
     }
 KV_ENTRIES(f32, BL_F32)
 KV_ENTRIES(f16, BL_F16)
