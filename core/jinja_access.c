@@ -311,7 +311,7 @@ struct bl_jv bl_jget_slice(struct bl_jinja_run *r, struct bl_jv of, struct bl_jv
     if (of.kind != BL_J_STRING && of.kind != BL_J_LIST && of.kind != BL_J_TUPLE &&
         of.kind != BL_J_RANGE)
         return bl_jrun_fail(r, BL_EINVAL, "'%s' object is not subscriptable", bl_jv_type(of));
-    bl_jv_length(of, &n);
+    bl_jv_length(r, of, &n);
     struct bounds b = slice_bounds(r, n, start, stop, step);
     if (r->status || (of.kind == BL_J_STRING && !bl_jrun_work(r, of.len)))
         return bl_jv_undefined(NULL);

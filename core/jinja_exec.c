@@ -161,7 +161,7 @@ static void run_loop(struct bl_jinja_run *r, const struct bl_jnode *n, struct bl
                            .it = bl_jiter_start(r, iterable)};
     if (!n->c && iterable.kind == BL_J_ITER)
         l->length = (int64_t)iterable.list->n - iterable.list->next;
-    else if (!n->c && !bl_jv_length(iterable, &l->length))
+    else if (!n->c && !bl_jv_length(r, iterable, &l->length))
         l->length = 0;
     run_rounds(r, l);
     r->scope = scope;

@@ -62,7 +62,7 @@ static struct bl_jv center(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     struct bl_jv s = bl_jv_str(r, c->self);
     int64_t width = bl_jcall_int(r, c->arg[0], 80), n = 0;
-    bl_jv_length(s, &n);
+    bl_jv_length(r, s, &n);
     if (width <= n)
         return s;
     int64_t left = (width - n) / 2 + ((width - n) & width & 1);
@@ -75,8 +75,9 @@ static struct bl_jv word_count(struct bl_jinja_run *r, const struct bl_jcall *c)
     const char *bytes = bl_jv_bytes(s);
     int64_t n = 0;
     bool inside = false;
-    for (size_t at = 0; at < s.len && bl_jrun_work(r, 1);
-         at += bl_jtext_next(bytes + at, s.len - at)) {
+    if (!bl_jrun_work(r, s.len))
+        return s;
+    for (size_t at = 0; at < s.len; at += bl_jtext_next(bytes + at, s.len - at)) {
         uint32_t cp = bl_jtext_decode(bytes + at, s.len - at);
         bool word = bl_jtext_is_alpha(cp) || (cp >= '0' && cp <= '9') || cp == '_';
         n += word && !inside;
@@ -92,9 +93,9 @@ static struct bl_jv truncate(struct bl_jinja_run *r, const struct bl_jcall *c)
     int64_t length = bl_jcall_int(r, c->arg[0], 255), leeway = 5, n = 0, n_end = 0;
     if (c->arg[3].kind > BL_J_NONE)
         leeway = bl_jcall_int(r, c->arg[3], 5);
-    if (!bl_jv_length(s, &n))
+    if (!bl_jv_length(r, s, &n))
         return bl_jrun_fail(r, BL_EINVAL, "object of type '%s' has no len()", bl_jv_type(s));
-    if (end.kind != BL_J_STRING || !bl_jv_length(end, &n_end) || length < n_end || leeway < 0)
+    if (end.kind != BL_J_STRING || !bl_jv_length(r, end, &n_end) || length < n_end || leeway < 0)
         return bl_jrun_fail(r, BL_EINVAL, "truncate: expected length >= %lld, got %lld",
                             (long long)n_end, (long long)length);
     if (n - leeway <= length)
@@ -240,13 +241,20 @@ static bool to_int(struct bl_jv v, int64_t base, int64_t *out)
     return true;
 }
 
+static bool is_convertible(struct bl_jinja_run *r, struct bl_jv v)
+{
+    if (v.kind == BL_J_UNDEFINED)
+        bl_jrun_fail_undefined(r, v);
+    return bl_jrun_work(r, v.kind == BL_J_STRING ? v.len : 0);
+}
+
 static struct bl_jv make_int(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     int64_t base = bl_jcall_int(r, c->arg[1], 10), i;
     if (base < 0 || base == 1 || base > 36)
         return bl_jrun_fail(r, BL_EINVAL, "int() base must be >= 2 and <= 36, or 0");
-    if (c->self.kind == BL_J_UNDEFINED)
-        return bl_jrun_fail_undefined(r, c->self);
+    if (!is_convertible(r, c->self))
+        return bl_jv_undefined(NULL);
     if (to_int(c->self, base, &i))
         return bl_jv_int(i);
     return c->arg[0].kind ? c->arg[0] : bl_jv_int(0);
@@ -255,8 +263,8 @@ static struct bl_jv make_int(struct bl_jinja_run *r, const struct bl_jcall *c)
 static struct bl_jv make_float(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     double f;
-    if (c->self.kind == BL_J_UNDEFINED)
-        return bl_jrun_fail_undefined(r, c->self);
+    if (!is_convertible(r, c->self))
+        return bl_jv_undefined(NULL);
     if (bl_jv_is_number(c->self))
         return bl_jv_float(bl_jv_as_double(c->self));
     if (c->self.kind == BL_J_STRING && parse_double(c->self, &f))
@@ -312,7 +320,7 @@ static struct bl_jv round_number(struct bl_jinja_run *r, const struct bl_jcall *
 static struct bl_jv length(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     int64_t n;
-    if (!bl_jv_length(c->self, &n))
+    if (!bl_jv_length(r, c->self, &n))
         return bl_jrun_fail(r, BL_EINVAL, "object of type '%s' has no len()", bl_jv_type(c->self));
     return bl_jv_int(n);
 }

@@ -28,7 +28,7 @@ static void put_padded(struct bl_jinja_run *r, struct bl_jbuf *b, const struct s
 {
     char align = s->align ? s->align : usual_align;
     int64_t n = 0, room, left = 0;
-    bl_jv_length(body, &n);
+    bl_jv_length(r, body, &n);
     room = s->width - n - (int64_t)strlen(prefix);
     if (room > 0)
         left = align == '<' || align == '=' ? 0 : align == '^' ? room / 2 : room;
@@ -250,7 +250,7 @@ static void percent_character(struct percent *p, const struct spec *s, struct bl
     int64_t cp, n = 0;
     if (bl_jv_as_int(v, &cp) && cp >= 0 && cp <= 0x10FFFF)
         v = bl_jv_copy(p->r, bytes, bl_jtext_encode((uint32_t)cp, bytes), false);
-    else if (v.kind != BL_J_STRING || !bl_jv_length(v, &n) || n != 1)
+    else if (v.kind != BL_J_STRING || !bl_jv_length(p->r, v, &n) || n != 1)
         bl_jrun_fail(p->r, BL_EINVAL, "%%c requires int or char");
     if (!p->r->status)
         put_text(p->r, p->out, s, v, '>');

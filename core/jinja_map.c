@@ -40,6 +40,7 @@ static uint64_t hash_key(struct bl_jinja_run *r, struct bl_jv v)
     uint64_t h = FNV_BASIS;
     switch (v.kind) {
     case BL_J_STRING:
+        bl_jrun_work(r, v.len);
         return hash_bytes(bl_jv_bytes(v), v.len);
     case BL_J_BOOL:
     case BL_J_INT:

@@ -52,8 +52,9 @@ static bool has_affix(struct bl_jinja_run *r, struct bl_jv s, struct bl_jv affix
                      at_end ? "endswith" : "startswith", bl_jv_type(affix));
         return false;
     }
-    return affix.len <= s.len && memcmp(bl_jv_bytes(s) + (at_end ? s.len - affix.len : 0),
-                                        bl_jv_bytes(affix), affix.len) == 0;
+    return affix.len <= s.len && bl_jrun_work(r, affix.len) &&
+           memcmp(bl_jv_bytes(s) + (at_end ? s.len - affix.len : 0), bl_jv_bytes(affix),
+                  affix.len) == 0;
 }
 
 static struct bl_jv affix(struct bl_jinja_run *r, const struct bl_jcall *c)
@@ -200,7 +201,7 @@ static struct bl_jv justify(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     struct bl_jv fill = c->arg[1].kind ? text_arg(r, c, 1) : bl_jv_text(r, " ");
     int64_t width = bl_jcall_int(r, c->arg[0], 0), n = 0;
-    bl_jv_length(c->self, &n);
+    bl_jv_length(r, c->self, &n);
     if (width <= n)
         return c->self;
     int64_t room = width - n, left = c->fn->mode == LEFT ? 0 : room;
@@ -213,7 +214,7 @@ static struct bl_jv zero_fill(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     struct bl_jv s = c->self;
     int64_t n = 0;
-    bl_jv_length(s, &n);
+    bl_jv_length(r, s, &n);
     uint32_t sign = s.len && strchr("+-", bl_jv_bytes(s)[0]) && bl_jv_bytes(s)[0] ? 1 : 0;
     int64_t width = bl_jcall_int(r, c->arg[0], 0);
     if (width <= n)

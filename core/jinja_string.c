@@ -85,6 +85,7 @@ struct bl_jv bl_jstr_strip(struct bl_jinja_run *r, struct bl_jv s, struct bl_jv 
     if (chars.kind <= BL_J_NONE) {
         end = right ? bl_jtext_rstrip(bytes, end) : end;
         begin = left ? bl_jtext_lstrip(bytes, end) : 0;
+        bl_jrun_work(r, s.len - (end - begin));
         return bl_jv_slice(s, begin, end - begin);
     }
     if (chars.kind != BL_J_STRING)

@@ -44,8 +44,7 @@ static struct bl_jv is_iterable(struct bl_jinja_run *r, const struct bl_jcall *c
 static struct bl_jv is_sequence(struct bl_jinja_run *r, const struct bl_jcall *c)
 {
     int64_t n;
-    (void)r;
-    return bl_jv_bool(bl_jv_length(c->self, &n) && c->self.kind != BL_J_VIEW);
+    return bl_jv_bool(bl_jv_length(r, c->self, &n) && c->self.kind != BL_J_VIEW);
 }
 
 static struct bl_jv is_callable(struct bl_jinja_run *r, const struct bl_jcall *c)

@@ -208,14 +208,12 @@ double bl_jv_as_double(struct bl_jv v)
     return v.kind == BL_J_FLOAT ? v.f : v.kind == BL_J_INT ? (double)v.i : (double)v.b;
 }
 
-bool bl_jv_length(struct bl_jv v, int64_t *out)
+/* Of what is no string. */
+static bool count_items(struct bl_jv v, int64_t *out)
 {
     switch (v.kind) {
     case BL_J_UNDEFINED:
         *out = 0;
-        return true;
-    case BL_J_STRING:
-        *out = (int64_t)bl_jtext_count(bl_jv_bytes(v), v.len);
         return true;
     case BL_J_LIST:
     case BL_J_TUPLE:
@@ -231,6 +229,14 @@ bool bl_jv_length(struct bl_jv v, int64_t *out)
     default:
         return false;
     }
+}
+
+bool bl_jv_length(struct bl_jinja_run *r, struct bl_jv v, int64_t *out)
+{
+    if (v.kind != BL_J_STRING)
+        return count_items(v, out);
+    *out = bl_jrun_work(r, v.len) ? (int64_t)bl_jtext_count(bl_jv_bytes(v), v.len) : 0;
+    return true;
 }
 
 bool bl_jv_truth(struct bl_jv v)
@@ -250,7 +256,7 @@ bool bl_jv_truth(struct bl_jv v)
     case BL_J_STRING:
         return v.len != 0;
     default:
-        return !bl_jv_length(v, &n) || n != 0;
+        return !count_items(v, &n) || n != 0;
     }
 }
 

@@ -7,7 +7,9 @@
  * Ownership everything lives in the run's arena until bl_jrun_finish. Strings may point at memory of the caller.
  * Units     bytes for strings, items for the rest.
  * Errors    sticky: the first failure is kept in run.status with its message, from then on every function does nothing
- *           and returns a harmless value. Callers check run.status where they loop or hand results out.
+ *           and returns a harmless value. Callers check run.status where they loop or hand results out. Whatever looks
+ *           at more bytes or items than a constant charges them with bl_jrun_work: that, not the number of steps
+ *           alone, bounds the time a hostile template can take.
  * Threads   a run belongs to one thread.
  */
 #ifndef BL_JINJA_VALUE_H
@@ -189,7 +191,7 @@ bool bl_jv_as_int(struct bl_jv, int64_t *out); /* int and bool */
 double bl_jv_as_double(struct bl_jv);          /* of a number */
 bool bl_jv_truth(struct bl_jv);
 const char *bl_jv_type(struct bl_jv);          /* Python's name */
-bool bl_jv_length(struct bl_jv, int64_t *out); /* false: has none */
+bool bl_jv_length(struct bl_jinja_run *, struct bl_jv, int64_t *out); /* false: has none */
 bool bl_jv_is_callable(struct bl_jv);
 
 /* ---- containers ---- */

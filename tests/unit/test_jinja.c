@@ -470,6 +470,50 @@ static void test_tight_limits(void **state)
                      BL_ELIMIT); /* ten megabytes */
 }
 
+/* Whatever looks at a long string is charged for its length. */
+static void test_work(void **state)
+{
+    (void)state;
+    static const char *const operation[] = {"s | length",     "s.strip()",
+                                            "s | trim('a')",  "s.startswith(s)",
+                                            "{s: 1}[s]",      "d[s]",
+                                            "s | int",        "s | float",
+                                            "s | center(9)",  "'b' in s",
+                                            "s == s ~ ''",    "s < s ~ 'a'",
+                                            "s | upper",      "s.find('b')",
+                                            "s.rfind('b')",   "s.count('b')",
+                                            "s.split()",      "s.split('b')",
+                                            "s.splitlines()", "s | wordcount",
+                                            "s.isspace()",    "s.isupper()",
+                                            "s[-1:]",         "s[::2]",
+                                            "s[2000000]",     "s[-2000000]",
+                                            "s | tojson",     "s | list",
+                                            "s | reverse",    "s | replace('b', 'c')",
+                                            "s ~ 'x'",        "'x' + s",
+                                            "[s] | join",     "s | e",
+                                            "s | urlencode",  "s | indent",
+                                            "s.zfill(1)",     "s.partition('b')",
+                                            "s | striptags",  "[s] | unique | list",
+                                            "[s, s] | sort",  "'%s' % s",
+                                            "'{}'.format(s)", "s | truncate",
+                                            "s | first",      "(s ~ '1') | from_json(1)",
+                                            "s.join('ab')",   "s is lower"};
+    for (size_t i = 0; i < BL_COUNT(operation); i++) {
+        char source[200];
+        snprintf(source, sizeof source,
+                 "{%% set s, d = ' ' * 3000000, {} %%}{%% for i in range(100000) %%}{%% set x = %s "
+                 "%%}{%% endfor %%}",
+                 operation[i]);
+        clock_t begin = clock();
+        enum bl_status st = render_limited(source, (struct bl_jinja_limits){.steps = 50000});
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        if (getenv("BALLAST_VERBOSE"))
+            print_message("%-24s %.2f s\n", operation[i], seconds);
+        if (seconds > 2 || (st && st != BL_ELIMIT))
+            fail_msg("%s: %.1f s, %s", operation[i], seconds, st ? bl_error() : "renders");
+    }
+}
+
 static void *render_deep(void *arg)
 {
     (void)arg;
@@ -558,9 +602,9 @@ int main(void)
         cmocka_unit_test(test_own),           cmocka_unit_test(test_errors),
         cmocka_unit_test(test_variables),     cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_tight_limits),
-        cmocka_unit_test(test_stack),         cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_micro),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_work),          cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_micro),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_cases),
     };
     return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
 }
