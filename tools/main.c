@@ -11,9 +11,10 @@ static const struct {
     const char *name, *about;
     int (*run)(int argc, char **argv);
 } verbs[] = {
-    {"run", "continue a prompt", bl_verb_run},
+    {"run", "answer or continue a prompt; chat with -i", bl_verb_run},
     {"info", "what is in a model file; what this processor gets", bl_verb_info},
     {"tokenize", "text to token ids", bl_verb_tokenize},
+    {"template", "the prompt that a chat template makes of a conversation", bl_verb_template},
     {"logits", "raw model output for given token ids", bl_verb_logits},
 };
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };

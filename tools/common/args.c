@@ -10,8 +10,7 @@
 
 enum { MAX_WORD = 39, N_INSTEAD = 8, HELP_COLUMN = 28, HELP_WIDTH = 80 };
 
-/* ---- names
- * -------------------------------------------------------------------------------------------- */
+/* ---- names ---- */
 
 /* Next of the comma-separated names, NULL at the end. */
 static const char *next_name(const char **rest, size_t *n)
@@ -100,8 +99,7 @@ void bl_nearest_offer(struct bl_nearest *s, const char *name, size_t n)
     s->best[n] = 0;
 }
 
-/* ---- errors
- * ------------------------------------------------------------------------------------------- */
+/* ---- errors ---- */
 
 static void usage_error(const struct bl_command *c, const char *fmt, va_list ap)
 {
@@ -150,8 +148,7 @@ static bool unknown_option(const struct bl_command *c, const char *word, size_t 
     return bad(c, "unknown option %s", name);
 }
 
-/* ---- values
- * ------------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static bool set_int(const struct bl_command *c, const struct bl_arg *row, const char *name,
                     const char *text, int64_t *out)
@@ -199,6 +196,15 @@ static bool set_choice(const struct bl_command *c, const struct bl_arg *row, con
     return bad(c, "%s is '%s' but must be one of %s", name, text, row->value);
 }
 
+static bool add_text(const struct bl_command *c, const char *name, const char *text,
+                     struct bl_arg_texts *out)
+{
+    if (out->n == sizeof out->item / sizeof out->item[0])
+        return bad(c, "%s is given more than %zu times", name, out->n);
+    out->item[out->n++] = text;
+    return true;
+}
+
 static bool set_value(const struct bl_command *c, const struct bl_arg *row, void *base,
                       const char *name, const char *text)
 {
@@ -211,6 +217,8 @@ static bool set_value(const struct bl_command *c, const struct bl_arg *row, void
     case BL_ARG_TEXT:
         *(const char **)target = text;
         return true;
+    case BL_ARG_TEXTS:
+        return add_text(c, name, text, target);
     case BL_ARG_INT:
         return set_int(c, row, name, text, target);
     case BL_ARG_FLOAT:
@@ -275,8 +283,7 @@ bool bl_args_numbers(const char *text, int64_t min, int64_t max, int32_t **list,
     return true;
 }
 
-/* ---- parsing
- * ------------------------------------------------------------------------------------------ */
+/* ---- parsing ---- */
 
 struct parse {
     const struct bl_command *c;
@@ -375,8 +382,7 @@ enum bl_parsed bl_args_parse(const struct bl_command *c, int argc, char **argv)
     return check_required(&p) ? BL_PARSED : BL_PARSED_BAD;
 }
 
-/* ---- help
- * --------------------------------------------------------------------------------------------- */
+/* ---- help ---- */
 
 /* Continues a line that is `column` wide: words wrapped at HELP_WIDTH, further lines indented. */
 static void print_wrapped(FILE *f, const char *text, size_t column)

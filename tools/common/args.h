@@ -18,11 +18,16 @@
 enum bl_arg_kind {
     BL_ARG_FLAG,  /* bool, becomes true */
     BL_ARG_TEXT,  /* const char * */
+    BL_ARG_TEXTS, /* struct bl_arg_texts: one more each time it is given */
     BL_ARG_INT,   /* int64_t; decimal or 0x */
     BL_ARG_FLOAT, /* double */
     BL_ARG_CHOICE /* int: index of the word in `value` */
 };
 
+struct bl_arg_texts {
+    const char *item[64];
+    size_t n;
+};
 struct bl_arg {
     const char *names; /* "-n,--predict,--n-predict": short ones, the long one shown, then others */
     enum bl_arg_kind kind;

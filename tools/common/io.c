@@ -219,3 +219,14 @@ int bl_interrupt_code(void)
 {
     return !caught ? 0 : caught == SIGINT ? BL_EXIT_INTERRUPT : BL_EXIT_TERMINATED;
 }
+
+void bl_interrupt_release(void)
+{
+    static const int sigs[] = {SIGINT, SIGTERM};
+    struct sigaction now;
+
+    caught = 0;
+    for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
+        if (!sigaction(sigs[i], NULL, &now) && now.sa_handler == remember)
+            signal(sigs[i], SIG_DFL);
+}

@@ -51,5 +51,6 @@ void bl_out_file_abandon(struct bl_out_file *); /* takes a zeroed one; removes t
 /* After this call the first SIGINT or SIGTERM is remembered and the second one kills. */
 void bl_interrupt_catch(void);
 int bl_interrupt_code(void); /* 0, or the exit code of the signal that came */
+void bl_interrupt_release(void); /* signals have their own effect again and none is remembered */
 
 #endif
