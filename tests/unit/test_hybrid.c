@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/* Models with recurrent state through the engine: mixed sessions, slots used again, rewinding as
+ * far as copies of the state are kept, plans over two devices. */
+#include "engine_rig.h"
+
+static const char *const models[] = {"qwen3next-f32", "qwen35-q4_k", "qwen35moe-f32"};
+
+/* On one device, with copies of the recurrent state for `slack` tokens back. */
+static struct bl_engine *with_slack(const char *name, uint32_t slack)
+{
+    struct bl_options opt = small();
+    struct bl_engine_parts p = {0};
+    struct bl_model_options mo = {
+        .ctx_tokens = 128, .type_k = BL_F32, .type_v = BL_F32, .slack_tokens = slack};
+    struct bl_engine *e;
+    char path[512];
+
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    assert_int_equal(bl_gguf_open(&p.gguf, path), BL_OK);
+    assert_int_equal(bl_model_open(&p.model, p.gguf, &mo), BL_OK);
+    assert_int_equal(bl_machine_probe(&p.machine, &opt), BL_OK);
+    assert_int_equal(bl_plan_make(&p.plan, p.model, &p.machine, &opt), BL_OK);
+    p.device = calloc(1, sizeof *p.device);
+    const struct bl_machine_device *md = &p.machine.device[0];
+    assert_int_equal(md->backend->open(0, &md->config, &p.device[0]), BL_OK);
+    if (bl_engine_create(&e, &p, &opt))
+        fail_msg("%s", bl_error());
+    return e;
+}
+
+static void assert_same(const struct bl_engine *e, const float *x, const float *want)
+{
+    assert_memory_equal(x, want, bl_engine_n_vocab(e) * sizeof *x);
+}
+
+/* The same bits whether its tokens come alone, in pieces or among others'. */
+static void sessions_do_not_mix(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        struct bl_engine *e = with_slack(models[m], 0);
+        struct bl_session *a, *b, *of[2 * N_PROMPT];
+        float *alone = last_logits(e);
+        int32_t ids[2 * N_PROMPT];
+
+        assert_int_equal(bl_session_create(&a, e), BL_OK);
+        assert_int_equal(bl_session_create(&b, e), BL_OK);
+        assert_int_equal(feed(e, b, prompt + 3, 5), BL_OK);
+        for (uint32_t i = 0; i < N_PROMPT; i++) {
+            ids[2 * i] = prompt[i];
+            ids[2 * i + 1] = prompt[N_PROMPT - 1 - i];
+            of[2 * i] = a;
+            of[2 * i + 1] = b;
+        }
+        assert_int_equal(bl_decode(e, &(struct bl_batch){2 * N_PROMPT, ids, of, NULL}), BL_OK);
+        assert_same(e, bl_logits(e, 2 * N_PROMPT - 2), alone);
+        free(alone);
+        bl_session_destroy(a);
+        bl_session_destroy(b);
+        bl_close(e);
+    }
+}
+
+/* What another session left in a slot, or this one before it was rewound to 0, is never seen. */
+static void slots_are_used_again(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        struct bl_engine *e = with_slack(models[m], m == 0);
+        struct bl_session *s;
+        float *first = last_logits(e);
+
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(s->slot, 0);
+        assert_int_equal(feed(e, s, prompt + 5, 13), BL_OK);
+        bl_session_destroy(s);
+        float *second = last_logits(e);
+        assert_same(e, second, first);
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt + 9, 11), BL_OK);
+        assert_int_equal(bl_session_rewind(s, 0), BL_OK);
+        assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
+        assert_same(e, bl_logits(e, N_PROMPT - 1), first);
+        bl_session_destroy(s);
+        free(first);
+        free(second);
+        bl_close(e);
+    }
+}
+
+static void recurrent_state_does_not_go_back(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        struct bl_engine *e = with_slack(models[m], 0);
+        struct bl_session *s;
+
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 10), BL_OK);
+        assert_int_equal(bl_session_rewind(s, 9), BL_ELIMIT);
+        assert_non_null(strstr(bl_error(),
+                               "cannot rewind to 9 tokens: recurrent state (blk.0.conv)"
+                               " goes back 0 from 10; rewind to 0 and feed them again"));
+        assert_int_equal(bl_session_n_tokens(s), 10);
+        assert_int_equal(bl_session_rewind(s, 10), BL_OK);
+        assert_int_equal(feed(e, s, prompt + 10, 1), BL_OK);
+        bl_session_destroy(s);
+        bl_close(e);
+    }
+}
+
+/* Wrong tokens, taken back again and again; the rest is as if they had never been. */
+static void rewinds_within_the_kept_copies(void **state)
+{
+    (void)state;
+    enum { SLACK = 3 };
+    for (size_t m = 0; m < 3; m++) {
+        struct bl_engine *e = with_slack(models[m], SLACK);
+        struct bl_session *s;
+        float *alone = last_logits(e);
+
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 8), BL_OK);
+        for (uint32_t n = 8; n < N_PROMPT; n += 2) {
+            const uint32_t wrong = 1 + n / 2 % SLACK;
+            assert_int_equal(feed(e, s, prompt + 2, wrong), BL_OK);
+            assert_int_equal(bl_session_rewind(s, n), BL_OK);
+            assert_int_equal(feed(e, s, prompt + n, 2), BL_OK);
+        }
+        assert_same(e, bl_logits(e, 1), alone);
+        /* counted from the most that it has held: copies beyond that were overwritten */
+        const uint64_t least = s->high - SLACK;
+        assert_int_equal(least, N_PROMPT + 1 - SLACK);
+        assert_int_equal(bl_session_rewind(s, least - 1), BL_ELIMIT);
+        assert_int_equal(bl_session_rewind(s, least), BL_OK);
+        assert_int_equal(feed(e, s, prompt + least, 2), BL_OK);
+        assert_same(e, bl_logits(e, 1), alone);
+        assert_int_equal(bl_session_rewind(s, least - 1), BL_ELIMIT);
+        free(alone);
+        bl_session_destroy(s);
+        bl_close(e);
+    }
+}
+
+/* Rows that a failed step may have overwritten are not gone on from. */
+static void a_spoiled_session_starts_anew(void **state)
+{
+    (void)state;
+    struct bl_engine *e = with_slack(models[0], 0);
+    struct bl_session *s;
+    float *alone = last_logits(e);
+
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    assert_int_equal(feed(e, s, prompt, 5), BL_OK);
+    s->high += 2; /* as a step of two tokens leaves it that fails */
+    assert_int_equal(feed(e, s, prompt, 1), BL_ELIMIT);
+    assert_non_null(strstr(bl_error(), "cannot go on from 5 tokens: recurrent state"));
+    assert_int_equal(bl_session_rewind(s, 0), BL_OK);
+    assert_int_equal(feed(e, s, prompt, N_PROMPT), BL_OK);
+    assert_same(e, bl_logits(e, N_PROMPT - 1), alone);
+    free(alone);
+    bl_session_destroy(s);
+    bl_close(e);
+}
+
+static void a_split_plan_equals_the_one_device_plan(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < 3; m++)
+        for (uint32_t second = 1; second < 4; second++) {
+            struct bl_options opt = small();
+            struct bl_engine *one = opened(models[m], &opt),
+                             *two = split_engine(models[m], second, second & 1, &opt);
+            float *a = last_logits(one), *b = last_logits(two);
+
+            assert_true(nmse(b, a, bl_engine_n_vocab(one)) < 1e-9);
+            free(a);
+            free(b);
+            bl_close(one);
+            bl_close(two);
+        }
+}
+
+static uint64_t state_bytes(const struct bl_engine *e)
+{
+    struct bl_memory_line line;
+
+    for (uint32_t i = 0; i < bl_engine_memory(e, i, &line); i++)
+        if (!strcmp(line.purpose, "state")) {
+            assert_int_equal(line.planned_bytes, line.measured_bytes);
+            return line.planned_bytes;
+        }
+    fail_msg("no line for state");
+    return 0;
+}
+
+static void copies_are_in_the_ledger(void **state)
+{
+    (void)state;
+    struct bl_engine *none = with_slack(models[1], 0), *four = with_slack(models[1], 4);
+    const struct bl_delta_hparams *d = &none->parts.model->hp.delta;
+    const uint64_t heads = d->n_head_v * d->dv, row = 2 * d->n_head_k * d->dk + heads * (1 + d->dk);
+    const uint64_t more = state_bytes(four) - state_bytes(none), want = 4 * 3 * row * sizeof(float);
+
+    assert_true(more + 8192 > want && more < want + 8192); /* whole pages */
+    bl_close(none);
+    bl_close(four);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_do_not_mix),
+        cmocka_unit_test(slots_are_used_again),
+        cmocka_unit_test(recurrent_state_does_not_go_back),
+        cmocka_unit_test(rewinds_within_the_kept_copies),
+        cmocka_unit_test(a_spoiled_session_starts_anew),
+        cmocka_unit_test(a_split_plan_equals_the_one_device_plan),
+        cmocka_unit_test(copies_are_in_the_ledger),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
