@@ -59,7 +59,8 @@ static void check_head(const struct bl_model *m, const struct bl_graph *g, uint3
     assert_int_equal(logits->ne[1], n_out);
     bl_val rows = rc_nth(g, BL_OP_GATHER_ROWS, 0)->dst[0];
     const struct bl_node *norm = rc_nth(g, BL_OP_RMS_NORM, rc_count(g, BL_OP_RMS_NORM) - 1);
-    assert_int_equal(bl_node_src(g, norm, 0), rows);
+    if (!rc_count(g, BL_OP_STREAM_READ)) /* otherwise what the streams come to */
+        assert_int_equal(bl_node_src(g, norm, 0), rows);
     assert_string_equal(rc_source(m, g, norm, 1), "output_norm.weight");
 }
 
