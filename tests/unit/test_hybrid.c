@@ -3,6 +3,9 @@
  * far as copies of the state are kept, plans over two devices. */
 #include "engine_rig.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 static const char *const models[] = {"qwen3next-f32", "qwen35-q4_k", "qwen35moe-f32"};
 
 /* On one device, with copies of the recurrent state for `slack` tokens back. */
@@ -181,6 +184,158 @@ static void a_split_plan_equals_the_one_device_plan(void **state)
         }
 }
 
+/* ---- the layouts of the first files ---- */
+
+enum { EMBD = 64, KEYS = 2, VALUES = 4, HEAD = 32 }; /* of qwen3next-f32 */
+
+static float *tensor(const struct bl_gguf *g, const char *name)
+{
+    const struct bl_tensor_info *t = bl_gguf_find_tensor(g, name, NULL);
+    float *x;
+    assert_non_null(t);
+    FILE *f = fopen(bl_gguf_path(g), "rb");
+    assert_non_null(f);
+    x = malloc(t->bytes);
+    assert_int_equal(fseek(f, (long)t->file_off, SEEK_SET), 0);
+    assert_int_equal(fread(x, 1, t->bytes, f), t->bytes);
+    fclose(f);
+    return x;
+}
+
+struct piece {
+    const char *stem;  /* of the source */
+    uint32_t first, n; /* rows */
+};
+
+/* Rows of other tensors of the layer, one piece after the other. */
+static void write_pieces(struct bl_gguf_writer *w, const struct bl_gguf *g, int layer,
+                         const struct piece *p, unsigned n)
+{
+    char name[64];
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, p[i].stem);
+        float *x = tensor(g, name);
+        assert_int_equal(bl_gguf_write_data(w, x + p[i].first * EMBD, p[i].n * EMBD * sizeof *x),
+                         BL_OK);
+        free(x);
+    }
+}
+
+/* q, k, v and z of each key head together. */
+static void write_inputs(struct bl_gguf_writer *w, const struct bl_gguf *g, int layer)
+{
+    const uint32_t rho = VALUES / KEYS;
+    for (uint32_t k = 0; k < KEYS; k++) {
+        const struct piece p[] = {
+            {"attn_qkv", k * HEAD, HEAD},
+            {"attn_qkv", (KEYS + k) * HEAD, HEAD},
+            {"attn_qkv", (2 * KEYS + k * rho) * HEAD, rho * HEAD},
+            {"attn_gate", k * rho * HEAD, rho * HEAD},
+        };
+        write_pieces(w, g, layer, p, BL_COUNT(p));
+    }
+}
+
+/* Beta or alpha (half 0 or 1) of all heads. */
+static void write_gates(struct bl_gguf_writer *w, const struct bl_gguf *g, int layer, uint32_t half)
+{
+    const uint32_t rho = VALUES / KEYS;
+    for (uint32_t k = 0; k < KEYS; k++) {
+        const struct piece p = {"ssm_ba", (2 * k + half) * rho, rho};
+        write_pieces(w, g, layer, &p, 1);
+    }
+}
+
+/* What becomes of a tensor in the other layout. */
+enum fate { SAME, GONE, INPUTS, GATES };
+static enum fate fate_of(const struct bl_gguf *g, const char *name, int *layer)
+{
+    char conv[64], stem[64];
+    if (sscanf(name, "blk.%d.%63s", layer, stem) != 2)
+        return SAME;
+    snprintf(conv, sizeof conv, "blk.%d.ssm_conv1d.weight", *layer);
+    if (!bl_gguf_find_tensor(g, conv, NULL))
+        return SAME;
+    return !strcmp(stem, "attn_gate.weight")  ? GONE
+           : !strcmp(stem, "attn_qkv.weight") ? INPUTS
+           : !strcmp(stem, "ssm_ba.weight")   ? GATES
+                                              : SAME;
+}
+
+static void put_matrix(struct bl_gguf_writer *w, int layer, const char *stem, uint64_t rows)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", layer, stem);
+    assert_int_equal(bl_gguf_put_tensor(w, name, BL_F32, 2, (uint64_t[]){EMBD, rows, 1, 1}), BL_OK);
+}
+
+static void put_infos(struct bl_gguf_writer *w, const struct bl_gguf *g)
+{
+    for (uint32_t i = 0; i < bl_gguf_n_tensors(g); i++) {
+        const struct bl_tensor_info *t = bl_gguf_tensor(g, i);
+        int layer;
+        const enum fate fate = fate_of(g, t->name, &layer);
+        if (fate == SAME)
+            assert_int_equal(bl_gguf_put_tensor(w, t->name, t->type, t->n_dims, t->ne), BL_OK);
+        if (fate == INPUTS)
+            put_matrix(w, layer, "ssm_in", (2 * KEYS + 2 * VALUES) * HEAD);
+        if (fate == GATES) {
+            put_matrix(w, layer, "ssm_beta", VALUES);
+            put_matrix(w, layer, "ssm_alpha", VALUES);
+        }
+    }
+}
+
+static void put_data(struct bl_gguf_writer *w, const struct bl_gguf *g)
+{
+    for (uint32_t i = 0; i < bl_gguf_n_tensors(g); i++) {
+        const struct bl_tensor_info *t = bl_gguf_tensor(g, i);
+        int layer;
+        const enum fate fate = fate_of(g, t->name, &layer);
+        if (fate == SAME) {
+            float *x = tensor(g, t->name);
+            assert_int_equal(bl_gguf_write_data(w, x, t->bytes), BL_OK);
+            free(x);
+        }
+        if (fate == INPUTS)
+            write_inputs(w, g, layer);
+        for (uint32_t half = 0; fate == GATES && half < 2; half++)
+            write_gates(w, g, layer, half);
+    }
+}
+
+static void layouts_of_the_first_files(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/ballast-hybrid-XXXXXX";
+    struct bl_options opt = small();
+    struct bl_gguf_writer *w;
+    struct bl_gguf *g;
+    struct bl_engine *e;
+
+    close(mkstemp(path));
+    assert_int_equal(bl_gguf_open(&g, MODELS "qwen3next-f32.gguf"), BL_OK);
+    assert_int_equal(bl_gguf_writer_create(&w, path, 32), BL_OK);
+    for (uint32_t i = 0; i < bl_gguf_n_kv(g); i++)
+        assert_int_equal(bl_gguf_put_kv(w, bl_gguf_kv(g, i)), BL_OK);
+    put_infos(w, g);
+    put_data(w, g);
+    assert_int_equal(bl_gguf_writer_finish(w), BL_OK);
+    bl_gguf_close(g);
+    if (bl_open(&e, path, &opt))
+        fail_msg("%s", bl_error());
+    assert_true(e->parts.model->layer[0].role[BL_W_SSM_IN].w >= 0);
+    float *first = last_logits(e);
+    bl_close(e);
+    e = opened("qwen3next-f32", &opt);
+    float *now = last_logits(e);
+    assert_same(e, first, now);
+    bl_close(e);
+    free(first);
+    free(now);
+    unlink(path);
+}
+
 static uint64_t state_bytes(const struct bl_engine *e)
 {
     struct bl_memory_line line;
@@ -216,6 +371,7 @@ int main(void)
         cmocka_unit_test(rewinds_within_the_kept_copies),
         cmocka_unit_test(a_spoiled_session_starts_anew),
         cmocka_unit_test(a_split_plan_equals_the_one_device_plan),
+        cmocka_unit_test(layouts_of_the_first_files),
         cmocka_unit_test(copies_are_in_the_ledger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
