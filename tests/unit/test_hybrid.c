@@ -107,6 +107,12 @@ static void recurrent_state_does_not_go_back(void **state)
         assert_int_equal(bl_session_n_tokens(s), 10);
         assert_int_equal(bl_session_rewind(s, 10), BL_OK);
         assert_int_equal(feed(e, s, prompt + 10, 1), BL_OK);
+        /* not for the convolution's sake alone */
+        for (uint32_t i = 0; i < e->parts.model->n_states; i++)
+            if (e->parts.model->state[i].tail)
+                e->parts.model->state[i].law = BL_PER_TOKEN;
+        assert_int_equal(bl_session_rewind(s, 10), BL_ELIMIT);
+        assert_non_null(strstr(bl_error(), "(blk.0.ssm) goes back 0 from 11"));
         bl_session_destroy(s);
         bl_close(e);
     }
