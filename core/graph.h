@@ -58,8 +58,8 @@ struct bl_groups_attr {
     struct bl_attention_attr at;
     uint32_t group;                      /* tokens of a group */
 };
-enum bl_glu_kind { BL_GLU_SILU, BL_GLU_SILU_CLAMPED /* gate <= limit, |up| <= limit */, BL_GLU_GELU_TANH, BL_GLU_SWIGLU_OAI /* gate <= limit, |up| <= limit, (up + 1) */,
-                   BL_GLU_SIGMOID };
+enum bl_glu_kind { BL_GLU_SILU, BL_GLU_SILU_CLAMPED /* gate <= limit, |up| <= limit */, BL_GLU_GELU_TANH,
+                   BL_GLU_SWIGLU_OAI /* gate <= limit, |up| <= limit, (up + 1) */, BL_GLU_SIGMOID };
 struct bl_glu_attr { uint32_t kind; float alpha, limit; };
 enum bl_gating { BL_GATE_SOFTMAX = 1, BL_GATE_SIGMOID = 2, BL_GATE_SOFTMAX_CHOSEN = 3, BL_GATE_SQRT_SOFTPLUS = 4 };
 struct bl_route_attr {

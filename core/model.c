@@ -230,8 +230,9 @@ static enum bl_status read_experts(struct bl_model *m)
 {
     struct bl_hparams *hp = &m->hp;
     BL_TRY(bl_hp_u32(m, "expert_count", false, 0, MAX_EXPERTS, &hp->n_expert));
-    BL_TRY(bl_hp_u32(m, "expert_used_count", hp->n_expert, hp->n_expert ? 1 : 0, hp->n_expert,
-                     &hp->n_expert_used));
+    if (!hp->n_expert) /* what a family makes of that is its own business */
+        return BL_OK;
+    BL_TRY(bl_hp_u32(m, "expert_used_count", true, 1, hp->n_expert, &hp->n_expert_used));
     return bl_hp_u32(m, "expert_feed_forward_length", false, 1, MAX_FF, &hp->n_ff_expert);
 }
 

@@ -186,8 +186,8 @@ enum bl_status bl_hp_f32_per_layer(const struct bl_model *, const char *suffix, 
                                    float *out);
 /* Every layer gets experts: softmax over all, the chosen ones renormalised. Refuses a file without any. */
 enum bl_status bl_hp_softmax_experts(struct bl_model *);
-/* Experts in every interleave_moe_layer_step-th layer from leading_dense_block_count on, shared ones beside them, and how they are chosen; `gating` where
- * expert_gating_func is absent or 0. Refuses a file without any. */
+/* Experts in every interleave_moe_layer_step-th layer from leading_dense_block_count on, shared ones beside them, and
+ * how they are chosen; `gating` where expert_gating_func is absent or 0. Refuses a file without any. */
 enum bl_status bl_hp_routed_experts(struct bl_model *, enum bl_gating gating);
 /* layer.window from attention.sliding_window and its pattern: period P (layer b slides where b mod P < P - 1) or one
  * flag per layer. */

@@ -503,6 +503,8 @@ static bool is_expected(const struct bl_model *m, const char *name)
     size_t n = strlen(name), tail = sizeof suffix - 1;
     if (n > tail && !strcmp(name + n - tail, suffix))
         return true;
+    if (!strncmp(name, "mtp.", 4))
+        return true;
     if (strncmp(name, "blk.", 4))
         return false;
     unsigned long layer = strtoul(name + 4, NULL, 10);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* alloc_fail.h — makes the n-th allocation fail, to walk every out-of-memory path of a function.
  *
- * Purpose   link a test with bl_alloc_fail(test_x) in CMake; the linker's --wrap then sends every malloc, calloc,
+ * Purpose   name a test FAILS in tests/CMakeLists.txt; the linker's --wrap then sends every malloc, calloc,
  *           realloc, posix_memalign, aligned_alloc, strdup and mmap of the test and of libballast.a through here.
  *           Calls made inside shared libraries (libc's qsort, PCRE2, cmocka) are not seen.
  *

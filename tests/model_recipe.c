@@ -3,6 +3,11 @@
 
 #include <unistd.h>
 
+const char *const rc_families[] = {"llama",    "llama-moe",    "qwen2",      "qwen3",
+                                   "qwen3moe", "phi3",         "gemma3",     "qwen3next",
+                                   "qwen35",   "qwen35moe",    "gpt-oss",    "glm4moe",
+                                   "ernie4_5", "ernie4_5-moe", "minimax-m2", NULL};
+
 static struct rc_key *key_at(struct rc *r, const char *name)
 {
     for (unsigned i = 0; i < r->n_keys; i++)
@@ -154,9 +159,17 @@ static void expert_tensors(struct rc *r, int i, uint32_t n_ff)
     rc_layer(r, i, "ffn_down_exps.weight", n_ff, RC_EMBD, RC_EXPERTS);
 }
 
+/* list: names with a space on either side */
+static bool among(const char *name, const char *list)
+{
+    char word[40];
+    snprintf(word, sizeof word, " %s ", name);
+    return strstr(list, word);
+}
+
 static bool is_hybrid(const char *arch)
 {
-    return !strcmp(arch, "qwen3next") || !strncmp(arch, "qwen35", 6);
+    return among(arch, " qwen3next qwen35 qwen35moe ");
 }
 
 static void hybrid_keys(struct rc *r)
@@ -198,59 +211,142 @@ static void shared_expert_tensors(struct rc *r, int i)
     rc_layer(r, i, "ffn_down_shexp.weight", RC_SHARED, RC_EMBD, 0);
 }
 
+/* What gpt-oss and minimax-m2 have besides. */
+static void odd_attention_tensors(struct rc *r, int i)
+{
+    if (!strcmp(r->arch, "gpt-oss")) {
+        rc_layer(r, i, "attn_output.bias", RC_EMBD, 0, 0);
+        rc_layer(r, i, "attn_sinks.weight", RC_HEADS, 0, 0);
+    }
+    if (!strcmp(r->arch, "minimax-m2")) {
+        rc_layer(r, i, "attn_q_norm.weight", RC_Q_ROWS, 0, 0);
+        rc_layer(r, i, "attn_k_norm.weight", RC_KV_ROWS, 0, 0);
+    }
+}
+
+/* What routed experts have besides: biases, or a bias of the selection and shared experts. */
+static void odd_expert_tensors(struct rc *r, int i)
+{
+    bool shared = among(r->arch, " glm4moe ernie4_5-moe ");
+    if (!strcmp(r->arch, "gpt-oss")) {
+        rc_layer(r, i, "ffn_gate_inp.bias", RC_EXPERTS, 0, 0);
+        rc_layer(r, i, "ffn_gate_exps.bias", RC_EXP_FF, RC_EXPERTS, 0);
+        rc_layer(r, i, "ffn_up_exps.bias", RC_EXP_FF, RC_EXPERTS, 0);
+        rc_layer(r, i, "ffn_down_exps.bias", RC_EMBD, RC_EXPERTS, 0);
+    }
+    if (shared || !strcmp(r->arch, "minimax-m2"))
+        rc_layer(r, i, "exp_probs_b.bias", RC_EXPERTS, 0, 0);
+    if (shared) {
+        rc_layer(r, i, "ffn_gate_shexp.weight", RC_EMBD, 2 * RC_EXP_FF, 0);
+        rc_layer(r, i, "ffn_up_shexp.weight", RC_EMBD, 2 * RC_EXP_FF, 0);
+        rc_layer(r, i, "ffn_down_shexp.weight", 2 * RC_EXP_FF, RC_EMBD, 0);
+    }
+}
+
 /* What is in the place of a layer's attention, and the norms that go with it. */
 static void mixer_tensors(struct rc *r, int i)
 {
     const char *arch = r->arch;
-    bool hybrid = is_hybrid(arch), gemma = !strcmp(arch, "gemma3");
+    bool hybrid = is_hybrid(arch);
     if (hybrid && i == 0)
         delta_tensors(r, i);
     else
-        attention_tensors(r, i, !strcmp(arch, "phi3"), !strcmp(arch, "qwen2"),
-                          gemma || !strncmp(arch, "qwen3", 5));
+        attention_tensors(r, i, among(arch, " phi3 "), among(arch, " qwen2 gpt-oss glm4moe "),
+                          hybrid || among(arch, " gemma3 qwen3 qwen3moe "));
     if (hybrid && i > 0)
         rc_layer(r, i, "attn_q.weight", RC_EMBD, 2 * RC_Q_ROWS, 0);
-    if (hybrid || gemma)
+    odd_attention_tensors(r, i);
+    if (hybrid || among(arch, " gemma3 gpt-oss glm4moe "))
         rc_layer(r, i, "post_attention_norm.weight", RC_EMBD, 0, 0);
-    if (!hybrid)
+    if (!hybrid && !among(arch, " gpt-oss glm4moe "))
         rc_layer(r, i, "ffn_norm.weight", RC_EMBD, 0, 0);
+}
+
+static void ffn_tensors(struct rc *r, int i, bool moe)
+{
+    if (among(r->arch, " qwen3next qwen35moe "))
+        shared_expert_tensors(r, i);
+    if (moe && !(i == 0 && among(r->arch, " glm4moe ernie4_5-moe "))) {
+        expert_tensors(r, i, strcmp(r->arch, "llama") ? RC_EXP_FF : RC_FF);
+        odd_expert_tensors(r, i);
+    } else
+        dense_tensors(r, i, !strcmp(r->arch, "phi3"));
+    if (!strcmp(r->arch, "gemma3"))
+        rc_layer(r, i, "post_ffw_norm.weight", RC_EMBD, 0, 0);
+}
+
+static void expert_keys(struct rc *r)
+{
+    rc_number(r, "expert_count", RC_EXPERTS);
+    rc_number(r, "expert_used_count", RC_USED);
+    if (!among(r->arch, " llama qwen3moe "))
+        rc_number(r, "expert_feed_forward_length", RC_EXP_FF);
+    if (among(r->arch, " qwen3next qwen35moe "))
+        rc_number(r, "expert_shared_feed_forward_length", RC_SHARED);
+    if (!strcmp(r->arch, "minimax-m2"))
+        rc_number(r, "feed_forward_length", RC_EXP_FF);
+    if (among(r->arch, " glm4moe ernie4_5-moe ")) {
+        rc_number(r, "leading_dense_block_count", 1);
+        rc_number(r, "expert_shared_count", 2);
+    }
 }
 
 /* A valid file of the family; name "llama-moe" is llama with experts. */
 void rc_make(struct rc *r, const char *name)
 {
-    bool shared = !strcmp(name, "qwen3next") || !strcmp(name, "qwen35moe");
-    bool moe = !strcmp(name, "qwen3moe") || !strcmp(name, "llama-moe") || shared;
-    const char *arch = !strcmp(name, "llama-moe") ? "llama" : name;
-    bool phi = !strcmp(arch, "phi3"), gemma = !strcmp(arch, "gemma3");
-    base_keys(r, arch);
-    if (moe) {
-        rc_number(r, "expert_count", RC_EXPERTS);
-        rc_number(r, "expert_used_count", RC_USED);
-    }
-    if (shared) {
-        rc_number(r, "expert_feed_forward_length", RC_FF / RC_USED);
-        rc_number(r, "expert_shared_feed_forward_length", RC_SHARED);
-    }
-    if (is_hybrid(arch))
+    bool moe = among(name, " llama-moe qwen3moe qwen3next qwen35moe gpt-oss glm4moe ernie4_5-moe "
+                           "minimax-m2 ");
+    base_keys(r, strcmp(name, "llama-moe") ? name : "llama");
+    if (moe)
+        expert_keys(r);
+    if (is_hybrid(name))
         hybrid_keys(r);
-    if (gemma)
+    if (among(name, " gemma3 gpt-oss "))
         rc_number(r, "attention.sliding_window", 16);
     rc_tensor(r, "token_embd.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
     rc_tensor(r, "output_norm.weight", BL_F32, RC_EMBD, 0, 0);
-    if (!gemma)
+    if (strcmp(name, "gemma3"))
         rc_tensor(r, "output.weight", BL_F32, RC_EMBD, RC_VOCAB, 0);
     for (int i = 0; i < RC_LAYERS; i++) {
         mixer_tensors(r, i);
-        if (shared)
-            shared_expert_tensors(r, i);
-        if (moe)
-            expert_tensors(r, i, !strcmp(arch, "llama") ? RC_FF : RC_FF / RC_USED);
-        else
-            dense_tensors(r, i, phi);
-        if (gemma)
-            rc_layer(r, i, "post_ffw_norm.weight", RC_EMBD, 0, 0);
+        ffn_tensors(r, i, moe);
     }
+}
+
+/* ---- graphs ---- */
+
+struct bl_graph rc_build(const struct bl_model *m, uint32_t n_tok, uint32_t n_out)
+{
+    struct bl_graph g;
+    const struct bl_shape s = {n_tok, n_out, 3, 512, m->opt.ctx_tokens};
+    bl_graph_init(&g);
+    RC_GOOD(bl_model_build(m, &s, &g));
+    return g;
+}
+
+unsigned rc_count(const struct bl_graph *g, enum bl_op op)
+{
+    unsigned n = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op == op;
+    return n;
+}
+
+const struct bl_node *rc_nth(const struct bl_graph *g, enum bl_op op, unsigned n)
+{
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].op == op && !n--)
+            return &g->nodes[i];
+    fail_msg("no such node");
+    return NULL;
+}
+
+const char *rc_source(const struct bl_model *m, const struct bl_graph *g, const struct bl_node *n,
+                      unsigned src)
+{
+    const struct bl_value *v = &g->vals[bl_node_src(g, n, src)];
+    assert_int_equal(v->origin, BL_WEIGHT);
+    return bl_gguf_tensor(m->gguf, m->weight[v->index].tensor)->name;
 }
 
 /* ---- files ---- */

@@ -20,7 +20,7 @@ enum {
     RC_Q_ROWS = RC_HEADS * RC_HEAD, RC_KV_ROWS = RC_HEADS_KV * RC_HEAD,
     /* layer 0 of hybrid families */
     RC_TAPS = 4, RC_SSM_K = 2, RC_SSM_V = 4, RC_SSM_HEAD = 8, RC_INNER = RC_SSM_V * RC_SSM_HEAD,
-    RC_CHANNELS = 2 * RC_SSM_K * RC_SSM_HEAD + RC_INNER, RC_SHARED = 16
+    RC_CHANNELS = 2 * RC_SSM_K * RC_SSM_HEAD + RC_INNER, RC_SHARED = 16, RC_EXP_FF = RC_FF / RC_USED
 };
 
 enum rc_kind { RC_NUMBER, RC_REAL, RC_TEXT, RC_NUMBERS, RC_FLAGS, RC_TOKENS };
@@ -43,7 +43,8 @@ struct rc {
     struct rc_tensor tensor[128];
     unsigned n_keys, n_tensors;
 };
-/* An architecture, or "llama-moe": llama with experts. */
+/* An architecture, or "llama-moe": llama with experts. rc_families: all that there are recipes for, then NULL. */
+extern const char *const rc_families[];
 void rc_make(struct rc *, const char *family);
 
 /* Keys: "<arch>." goes before names that do not begin with "general." or "tokenizer.". What is there is replaced. */
@@ -72,6 +73,13 @@ struct rc_model {
 };
 struct rc_model rc_open(const struct rc *, const struct bl_model_options *); /* saves and opens */
 void rc_close(struct rc_model *);
+
+/* The graph of a step of three sequences, ubatch 512, and what is in it. */
+struct bl_graph rc_build(const struct bl_model *, uint32_t n_tok, uint32_t n_out);
+unsigned rc_count(const struct bl_graph *, enum bl_op);
+const struct bl_node *rc_nth(const struct bl_graph *, enum bl_op, unsigned n); /* from 0; fails where there are fewer */
+/* The tensor behind a node's source, which must be a weight. */
+const char *rc_source(const struct bl_model *, const struct bl_graph *, const struct bl_node *, unsigned src);
 
 #define RC_GOOD(expr)                                                                              \
     do {                                                                                           \

@@ -138,7 +138,7 @@ static void score_block(const struct choose_args *a, uint32_t t, uint32_t slot, 
         const float w = a->weights[h] * a->at.scale;
         a->qk(a->at.dk, n, s, a->q + h * a->at.dk, a->rows, off, 1);
         for (uint32_t j = 0; j < n; j++)
-            sum[j] += w * (s[j] > 0 ? s[j] : 0);
+            sum[j] += w * (s[j] < 0 ? 0 : s[j]); /* what is not a number stays so */
     }
 }
 

@@ -108,5 +108,6 @@ enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *
     print(&p, "", "glu", k.glu_name);
     print(&p, "", "add", k.add_name);
     print(&p, "", "rope", k.rope_name);
+    print(&p, "", "delta_rule", k.delta_name);
     return BL_OK;
 }

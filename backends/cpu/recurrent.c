@@ -9,10 +9,12 @@
 #include <math.h>
 
 enum {
-    CHANNELS = 64, /* of one call of an element-wise kernel, whatever a thread's share */
+    CHANNELS = 64, /* dealt together: whole vectors, whatever a thread's share */
+    PIECE = 256,   /* channels taken through all tokens at a time */
     MOST_TAPS = 16,
-    STATE_BYTES = 24 << 10, /* state rows that stay in the first-level cache through all tokens */
-    ROW_GROUP = 4           /* state rows that kernels like to take together */
+    TOGETHER = 16,          /* tokens for which state rows are brought into the first-level cache */
+    STATE_BYTES = 24 << 10, /* of those rows */
+    ROW_GROUP = 4           /* rows that kernels like to take together */
 };
 
 /* ---- where a token stands ---- */
@@ -42,30 +44,34 @@ static float *state_row(const struct conv_args *a, struct place at, uint32_t pos
     return a->state + (size_t)bl_kv_row(a->rows_per_seq, at.slot, pos) * a->n;
 }
 
-/* Channels [c, c + n) of a token. row[j]: its x for j = taps - 1, before that those of the tokens
- * before it; there are none below `first`. */
-static void conv_group(const struct conv_args *a, const struct bl_cpu_kernels *k,
+/* Channels [c, c + n) of a token, n at most PIECE. row[j]: its x for j = taps - 1, before that
+ * those of the tokens before it; there are none below `first`. w: taps of PIECE. */
+static void conv_piece(const struct conv_args *a, const struct bl_cpu_kernels *k,
                        const float *const row[MOST_TAPS], uint32_t first, uint32_t c, uint32_t n,
-                       float *y)
+                       const float *w, float *y)
 {
-    float sum[CHANNELS];
-    const float *w = a->w + (size_t)c * a->taps;
-    for (uint32_t i = 0; i < n; i++, w += a->taps) {
-        sum[i] = 0;
-        for (uint32_t j = first; j < a->taps; j++)
-            sum[i] += w[j] * row[j][c + i];
-    }
+    float sum[PIECE];
+    for (uint32_t i = 0; i < n; i++)
+        sum[i] = w[first * PIECE + i] * row[first][c + i];
+    for (uint32_t j = first + 1; j < a->taps; j++)
+        for (uint32_t i = 0; i < n; i++)
+            sum[i] += w[j * PIECE + i] * row[j][c + i];
     if (a->silu)
         k->sigmoid_mul(n, y + c, sum, sum);
     else
         memcpy(y + c, sum, n * sizeof *y);
 }
 
-static void conv_run(const void *args, const struct bl_cpu_job *job)
+/* All tokens for channels [c, c + n): the taps of a channel lie together in the file, here those of
+ * all channels for one tap, which makes plain loops into vector instructions. */
+static void conv_tokens(const struct conv_args *a, const struct bl_cpu_job *job, uint32_t c,
+                        uint32_t n)
 {
-    const struct conv_args *a = args;
-    const struct bl_cpu_range own = bl_cpu_groups(a->n, CHANNELS, job->ith, job->nth);
     const uint32_t before = a->taps - 1;
+    float w[MOST_TAPS * PIECE];
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < a->taps; j++)
+            w[j * PIECE + i] = a->w[(size_t)(c + i) * a->taps + j];
     for (uint32_t t = 0; t < job->params->n_tok; t++) {
         const struct place at = place_of(job->params, t);
         const uint32_t first = at.pos < before ? before - at.pos : 0;
@@ -73,13 +79,18 @@ static void conv_run(const void *args, const struct bl_cpu_job *job)
         for (uint32_t j = first; j < before; j++)
             row[j] = state_row(a, at, at.pos - before + j);
         row[before] = a->x + (size_t)t * a->n;
-        float *kept = state_row(a, at, at.pos), *y = a->y + (size_t)t * a->n;
-        for (uint32_t c = own.first; c < own.end; c += CHANNELS) {
-            const uint32_t n = own.end - c < CHANNELS ? own.end - c : CHANNELS;
-            conv_group(a, job->kernels, row, first, c, n, y);
-            memcpy(kept + c, row[before] + c, n * sizeof *kept); /* over the oldest, now read */
-        }
+        conv_piece(a, job->kernels, row, first, c, n, w, a->y + (size_t)t * a->n);
+        memcpy(state_row(a, at, at.pos) + c, row[before] + c, /* over the oldest, which is read */
+               n * sizeof(float));
     }
+}
+
+static void conv_run(const void *args, const struct bl_cpu_job *job)
+{
+    const struct conv_args *a = args;
+    const struct bl_cpu_range own = bl_cpu_groups(a->n, CHANNELS, job->ith, job->nth);
+    for (uint32_t c = own.first; c < own.end; c += PIECE)
+        conv_tokens(a, job, c, own.end - c < PIECE ? own.end - c : PIECE);
 }
 
 static void conv_emit(struct bl_cpu_builder *b)
@@ -129,6 +140,7 @@ static float softplus(float x)
     return x > 20 ? x : log1pf(expf(x));
 }
 
+/* work: place for q and k. */
 static struct bl_delta_token token_of(const struct delta_args *a, uint32_t t, uint32_t head,
                                       float *work)
 {
@@ -162,16 +174,32 @@ static float *enter(const struct delta_args *a, struct place at, uint32_t head, 
     return s;
 }
 
-static void delta_block(const struct delta_args *a, const struct bl_cpu_job *job, uint32_t head,
-                        uint32_t row, uint32_t n)
+/* State rows [row, row + n) of a head through tokens [t0, t1). */
+static void delta_rows(const struct delta_args *a, const struct bl_cpu_job *job,
+                       const struct bl_delta_token *token, uint32_t t0, uint32_t t1, uint32_t head,
+                       uint32_t row, uint32_t n)
 {
-    float *work = a->work + (size_t)job->ith * 2 * a->at.dk;
-    const size_t v = 2 * (size_t)a->at.n_head_k * a->at.dk, at = (size_t)head * a->at.dv + row;
-    for (uint32_t t = 0; t < job->params->n_tok; t++) {
-        const struct bl_delta_token token = token_of(a, t, head, work);
+    const size_t at = (size_t)head * a->at.dv + row;
+    const float *v = a->qkv + 2 * (size_t)a->at.n_head_k * a->at.dk + at;
+    for (uint32_t t = t0; t < t1; t++) {
         float *s = enter(a, place_of(job->params, t), head, row, n);
-        job->kernels->delta_rule(a->at.dk, n, a->y + (size_t)t * a->at.n_head_v * a->at.dv + at, s,
-                                 a->qkv + (size_t)t * a->n + v + at, &token);
+        float *y = a->y + (size_t)t * a->at.n_head_v * a->at.dv + at;
+        job->kernels->delta_rule(a->at.dk, n, y, s, v + (size_t)t * a->n, &token[t - t0]);
+    }
+}
+
+/* A few tokens at a time are made ready for all rows [row, end) of the head. */
+static void delta_head(const struct delta_args *a, const struct bl_cpu_job *job, uint32_t head,
+                       uint32_t row, uint32_t end)
+{
+    float *work = a->work + (size_t)job->ith * TOGETHER * 2 * a->at.dk;
+    struct bl_delta_token token[TOGETHER];
+    for (uint32_t t0 = 0, t1; t0 < job->params->n_tok; t0 = t1) {
+        t1 = job->params->n_tok - t0 < TOGETHER ? job->params->n_tok : t0 + TOGETHER;
+        for (uint32_t t = t0; t < t1; t++)
+            token[t - t0] = token_of(a, t, head, work + (size_t)(t - t0) * 2 * a->at.dk);
+        for (uint32_t r = row; r < end; r += a->block)
+            delta_rows(a, job, token, t0, t1, head, r, end - r < a->block ? end - r : a->block);
     }
 }
 
@@ -184,14 +212,13 @@ static void delta_run(const void *args, const struct bl_cpu_job *job)
     for (uint32_t i = own.first, n; i < own.end; i += n) {
         n = dv - i % dv; /* to the end of the head */
         n = n < own.end - i ? n : own.end - i;
-        n = n < a->block ? n : a->block;
-        delta_block(a, job, i / dv, i % dv, n);
+        delta_head(a, job, i / dv, i % dv, i % dv + n);
     }
 }
 
 static uint64_t delta_work_bytes(const struct bl_caps *caps, const struct bl_delta_attr *at)
 {
-    return bl_cpu_round((uint64_t)caps->threads * 2 * at->dk * sizeof(float));
+    return bl_cpu_round((uint64_t)caps->threads * TOGETHER * 2 * at->dk * sizeof(float));
 }
 
 static void delta_emit(struct bl_cpu_builder *b)

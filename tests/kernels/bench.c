@@ -101,6 +101,9 @@ static void pass_vector(const struct pass *p)
     case SWIGLU_OAI:
         k->swiglu_oai(VECTOR_N, y, x, b, 1.702f, 7);
         return;
+    case SIGMOID_MUL:
+        k->sigmoid_mul(VECTOR_N, y, x, b);
+        return;
     case ADD:
         k->add(VECTOR_N, y, x, b);
         return;
@@ -113,6 +116,16 @@ static void pass_vector(const struct pass *p)
     default:
         k->rope_neox(VECTOR_N, y, x, b);
     }
+}
+
+/* One token after another: the state is small enough to stay, or comes from memory once. */
+static void pass_delta(const struct pass *p)
+{
+    const float *x = p->x;
+    const struct bl_delta_token t = {x, x + HEAD, 0.99f, 0.5f};
+    for (uint32_t r = 0; r < p->rows; r += p->chunk_rows)
+        p->k->delta_rule(HEAD, p->chunk_rows, p->out, (float *)(uintptr_t)p->w + (size_t)r * HEAD,
+                         x + 2 * HEAD, &t);
 }
 
 static double timed(pass_fn *fn, const struct pass *p, uint32_t repeat)
@@ -246,6 +259,25 @@ static void bench_kv(struct context *c, const struct subject *s, const struct be
     free(row);
 }
 
+/* Bytes are counted as read and written. */
+static void bench_delta(struct context *c, const struct subject *s, const struct bench_options *o)
+{
+    static float x[3 * HEAD], out[HEAD];
+    const size_t row_bytes = HEAD * sizeof(float);
+    const uint32_t rows = (uint32_t)(o->matrix_bytes / row_bytes) / 32 * 32;
+    struct pass p = {
+        .s = s, .k = c->now, .w = large_matrix(o->matrix_bytes), .x = x, .out = out, .rows = rows};
+    p.chunk_rows = 32;
+    check_fill_floats(c, x, 3 * HEAD, FILL_RANDOM);
+    for (uint32_t i = 0; i < 2 * HEAD; i++) /* q and k of length 1 */
+        x[i] /= 12;
+    memset(large_matrix(o->matrix_bytes), 0, o->matrix_bytes);
+    const double ram = best(pass_delta, &p, o->seconds) / rows;
+    p.rows = 32;
+    const double l1 = best(pass_delta, &p, o->seconds) / p.rows;
+    printf("%-44s %6.1f ns a row of %d, %.1f from memory\n", s->name, l1 * 1e9, HEAD, ram * 1e9);
+}
+
 static void bench_vector(struct context *c, const struct subject *s, const struct bench_options *o)
 {
     static float a[VECTOR_N], b[VECTOR_N], y[VECTOR_N];
@@ -264,6 +296,8 @@ void bench_subject(struct context *c, const struct subject *s, const struct benc
         bench_dot(c, s, o);
     else if (s->kind == QK || s->kind == PV)
         bench_kv(c, s, o);
+    else if (s->kind == DELTA)
+        bench_delta(c, s, o);
     else
         bench_vector(c, s, o);
     fflush(stdout);

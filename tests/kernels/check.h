@@ -16,8 +16,8 @@
 /* ---- what is tested ---- */
 
 enum subject_kind {
-    DOT, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI, ADD, AXPY,
-    ROPE_NORM, ROPE_NEOX
+    DOT, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
+    SIGMOID_MUL, ADD, AXPY, ROPE_NORM, ROPE_NEOX, DELTA
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
@@ -36,7 +36,7 @@ enum fill { FILL_RANDOM, FILL_SPECIAL, FILL_ZERO_INPUT, FILL_LARGE, FILL_TINY, N
 /* A case is a subject, a seed and this: printed and read as "k,rows,pad,place,fill". */
 struct shape {
     uint32_t k;     /* elements of a row or vector */
-    uint32_t rows;  /* of DOT; cached rows of QK and PV */
+    uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state */
     uint32_t pad;   /* bytes between rows */
     uint32_t place; /* DOT: what `next` is; vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
@@ -54,10 +54,12 @@ typedef bool visit_fn(struct context *, const struct subject *, const struct sha
 void check_dot_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_kv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_vector_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_delta_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 /* Runs reference and subject once. */
 bool check_dot(struct context *, const struct subject *, const struct shape *);
 bool check_kv(struct context *, const struct subject *, const struct shape *);
 bool check_vector(struct context *, const struct subject *, const struct shape *);
+bool check_delta(struct context *, const struct subject *, const struct shape *);
 
 bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keeps the reason, returns false */
 /* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */

@@ -151,6 +151,9 @@ static bool check_gates(struct context *c, enum subject_kind kind, struct arrays
     } else if (kind == GELU_MUL) {
         c->ref->gelu_mul(v->n, v->want, v->first, v->b);
         c->now->gelu_mul(v->n, v->y, v->a, v->b);
+    } else if (kind == SIGMOID_MUL) {
+        c->ref->sigmoid_mul(v->n, v->want, v->first, v->b);
+        c->now->sigmoid_mul(v->n, v->y, v->a, v->b);
     } else {
         c->ref->swiglu_oai(v->n, v->want, v->first, v->b, alpha, limit);
         c->now->swiglu_oai(v->n, v->y, v->a, v->b, alpha, limit);
@@ -219,6 +222,7 @@ static bool check_arrays(struct context *c, const struct subject *s, const struc
     case SILU_MUL:
     case GELU_MUL:
     case SWIGLU_OAI:
+    case SIGMOID_MUL:
         return check_gates(c, s->kind, v, shape->fill);
     case ADD:
     case AXPY:

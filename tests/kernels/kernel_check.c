@@ -65,10 +65,12 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {SILU_MUL, "silu_mul.", k->glu_name, (any_fn *)k->silu_mul},
         {GELU_MUL, "gelu_mul.", k->glu_name, (any_fn *)k->gelu_mul},
         {SWIGLU_OAI, "swiglu_oai.", k->glu_name, (any_fn *)k->swiglu_oai},
+        {SIGMOID_MUL, "sigmoid_mul.", k->glu_name, (any_fn *)k->sigmoid_mul},
         {ADD, "add.", k->add_name, (any_fn *)k->add},
         {AXPY, "axpy.", k->add_name, (any_fn *)k->axpy},
         {ROPE_NORM, "rope_norm.", k->rope_name, (any_fn *)k->rope_norm},
         {ROPE_NEOX, "rope_neox.", k->rope_name, (any_fn *)k->rope_neox},
+        {DELTA, "", k->delta_name, (any_fn *)k->delta_rule},
     };
     for (size_t i = 0; i < BL_COUNT(others); i++)
         add_subject(out, &n, others[i].kind, BL_F32, others[i].prefix, others[i].name,
@@ -140,6 +142,8 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
 {
     if (s->kind == DOT)
         return check_dot(c, s, shape);
+    if (s->kind == DELTA)
+        return check_delta(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
 }
 
@@ -191,6 +195,8 @@ static void test_subject(struct context *c, const struct subject *s)
         check_dot_shapes(c, s, options.quick, visit);
     else if (s->kind == QK || s->kind == PV)
         check_kv_shapes(c, s, options.quick, visit);
+    else if (s->kind == DELTA)
+        check_delta_shapes(c, s, options.quick, visit);
     else
         check_vector_shapes(c, s, options.quick, visit);
     if (options.verbose)

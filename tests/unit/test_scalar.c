@@ -83,8 +83,9 @@ static void every_entry_is_filled(void **state)
     assert_true(scalar.quantize_32 && scalar.quantize_256 && scalar.rms_norm && scalar.exp_sum);
     assert_true(scalar.silu_mul && scalar.gelu_mul && scalar.swiglu_oai && scalar.add);
     assert_true(scalar.axpy && scalar.rope_norm && scalar.rope_neox);
+    assert_true(scalar.sigmoid_mul && scalar.delta_rule);
     assert_true(scalar.quantize_name && scalar.norm_name && scalar.softmax_name);
-    assert_true(scalar.glu_name && scalar.add_name && scalar.rope_name);
+    assert_true(scalar.glu_name && scalar.add_name && scalar.rope_name && scalar.delta_name);
 }
 
 /* ---- activations --------------------------------------------------------------------------- */

@@ -220,6 +220,13 @@ static void gelu_mul(uint32_t n, float *y, const float *gate, const float *up)
         store_some(y + i, n - i, _mm256_mul_ps(gated(g, z), u));
     }
 }
+static void sigmoid_mul(uint32_t n, float *y, const float *gate, const float *up)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 g = load_some(gate + i, n - i), u = load_some(up + i, n - i);
+        store_some(y + i, n - i, gated(u, g));
+    }
+}
 static void swiglu_oai(uint32_t n, float *y, const float *gate, const float *up, float alpha,
                        float limit)
 {
@@ -275,6 +282,57 @@ static void rope_neox(uint32_t n_dims, float *y, const float *x, const float *an
     }
 }
 
+/* ---- delta rule ---- */
+
+BL_ALWAYS_INLINE float sum_floats(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+/* Rows side by side, so that their sums do not wait for each other; each as if it were alone. While
+ * they are written, rows that lie 4 KiB on are fetched: four rows in turns are nothing that
+ * hardware would foresee, and from memory a row of 128 then takes 45 ns, not 100. */
+BL_ALWAYS_INLINE void delta_rows(uint32_t dk, int rows, float *y, float *s, const float *v,
+                                 const struct bl_delta_token *t)
+{
+    const __m256 decay = _mm256_set1_ps(t->decay);
+    __m256 sum[4], d[4];
+    for (int r = 0; r < rows; r++)
+        sum[r] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < dk; i += 8) {
+        const __m256 k = load_some(t->k + i, dk - i);
+        for (int r = 0; r < rows; r++)
+            sum[r] = _mm256_fmadd_ps(load_some(s + (size_t)r * dk + i, dk - i), k, sum[r]);
+    }
+    for (int r = 0; r < rows; r++) {
+        d[r] = _mm256_set1_ps(t->beta * (v[r] - t->decay * sum_floats(sum[r])));
+        sum[r] = _mm256_setzero_ps();
+    }
+    for (uint32_t i = 0; i < dk; i += 8) {
+        const __m256 k = load_some(t->k + i, dk - i), q = load_some(t->q + i, dk - i);
+        for (int r = 0; r < rows; r++) {
+            float *at = s + (size_t)r * dk + i;
+            _mm_prefetch((const void *)((uintptr_t)at + 4096), _MM_HINT_T0);
+            const __m256 kept = _mm256_mul_ps(decay, load_some(at, dk - i));
+            const __m256 now = _mm256_fmadd_ps(k, d[r], kept);
+            store_some(at, dk - i, now);
+            sum[r] = _mm256_fmadd_ps(now, q, sum[r]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        y[r] = sum_floats(sum[r]);
+}
+static void delta_rule(uint32_t dk, uint32_t rows, float *y, float *s, const float *v,
+                       const struct bl_delta_token *t)
+{
+    uint32_t r = 0;
+    for (; r + 4 <= rows; r += 4)
+        delta_rows(dk, 4, y + r, s + (size_t)r * dk, v + r, t);
+    for (; r < rows; r++)
+        delta_rows(dk, 1, y + r, s + (size_t)r * dk, v + r, t);
+}
+
 void bl_cpu_avx2(struct bl_cpu_kernels *t)
 {
     t->quantize_name = "quantize_f32_act_256__avx2";
@@ -288,12 +346,15 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     t->silu_mul = silu_mul;
     t->gelu_mul = gelu_mul;
     t->swiglu_oai = swiglu_oai;
+    t->sigmoid_mul = sigmoid_mul;
     t->add_name = "add_f32_f32_8__avx2";
     t->add = add;
     t->axpy = axpy;
     t->rope_name = "rope_f32_f32_8__avx2";
     t->rope_norm = rope_norm;
     t->rope_neox = rope_neox;
+    t->delta_name = "delta_rule_f32_f32_4__avx2";
+    t->delta_rule = delta_rule;
     bl_cpu_avx2_dot32(t);
     bl_cpu_avx2_kquant(t);
     bl_cpu_avx2_kv(t);
