@@ -3,6 +3,7 @@
 
 #include "common/io.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +21,26 @@ struct answer {
     bool colour, dim;
     char pending[sizeof close_mark]; /* the beginning of a mark, perhaps */
     size_t n_pending;
+    char shown[256]; /* on its way to stdout */
+    size_t n_shown;
 };
+
+static bool show(struct answer *a)
+{
+    size_t n = a->n_shown;
+
+    a->n_shown = 0;
+    return !n || bl_out_write(a->report, a->shown, n);
+}
 
 static bool put(struct answer *a, const char *bytes, size_t n)
 {
-    return bl_out_write(a->report, bytes, n);
+    for (size_t i = 0; i < n; i++) {
+        if (a->n_shown == sizeof a->shown && !show(a))
+            return false;
+        a->shown[a->n_shown++] = bytes[i];
+    }
+    return true;
 }
 
 static bool set_dim(struct answer *a, bool dim)
@@ -81,19 +97,19 @@ static bool write_answer(void *arg, const char *bytes, size_t n)
     if (!keep(a, bytes, n))
         return false;
     if (!a->colour)
-        return put(a, bytes, n);
+        return put(a, bytes, n) && show(a);
     for (size_t i = 0; i < n; i++)
         if (!put_byte(a, bytes[i]))
             return false;
-    return true;
+    return show(a);
 }
 
 static bool end_answer(struct answer *a)
 {
-    bool good = put(a, a->pending, a->n_pending) && set_dim(a, false);
+    bool good = put(a, a->pending, a->n_pending) && set_dim(a, false) && put(a, "\n", 1);
 
     a->n_pending = 0;
-    return good && put(a, "\n", 1);
+    return show(a) && good;
 }
 
 /* ---- input ---- */
@@ -106,6 +122,7 @@ struct chat {
     struct answer answer;
     char *line;
     size_t line_cap;
+    bool failed; /* input that could not be read or kept; it has been reported */
 };
 
 static void prompt_for(const struct chat *c, const char *mark)
@@ -114,19 +131,33 @@ static void prompt_for(const struct chat *c, const char *mark)
         fputs(mark, stderr);
 }
 
-/* Appends one line to the message; a backslash at its end asks for another. False: end of input. */
+static bool end_of_input(struct chat *c)
+{
+    c->failed = !feof(stdin);
+    if (c->failed)
+        bl_report_error(c->g->report, "cannot read standard input: %s", strerror(errno));
+    else
+        prompt_for(c, "\n"); /* what follows on the terminal begins a line */
+    return false;
+}
+
+/* Appends one line to the message; a backslash at its end asks for another. False: no more input.
+ */
 static bool read_part(struct chat *c, char **text, size_t *n, bool *more)
 {
     ssize_t got = getline(&c->line, &c->line_cap, stdin);
 
     if (got < 0)
-        return false;
+        return end_of_input(c);
     got -= got && c->line[got - 1] == '\n';
     *more = got && c->line[got - 1] == '\\';
     got -= *more;
     char *bigger = realloc(*text, *n + (size_t)got + 2);
-    if (!bigger)
+    if (!bigger) {
+        bl_report_error(c->g->report, "out of memory");
+        c->failed = true;
         return false;
+    }
     *text = bigger;
     memcpy(bigger + *n, c->line, (size_t)got);
     *n += (size_t)got;
@@ -144,17 +175,21 @@ static bool read_message(struct chat *c, char **text, size_t *n)
     for (const char *mark = "> "; more; mark = ". ") {
         prompt_for(c, mark);
         if (!read_part(c, text, n, &more))
-            return *n > 0;
+            return *n > 0 && !c->failed;
     }
     return true;
 }
 
 /* ---- one turn ---- */
 
-static int make_room(struct chat *c, size_t n_ids)
+static int check_room(const struct chat *c, size_t n_ids)
 {
     uint64_t ctx = bl_engine_ctx(c->g->engine);
 
+    if (!n_ids) {
+        bl_report_error(c->g->report, "the chat template makes nothing of this conversation");
+        return BL_EXIT_FAILURE;
+    }
     if (n_ids < ctx)
         return BL_EXIT_OK;
     bl_report_error(c->g->report,
@@ -169,17 +204,21 @@ static int answer_to(struct chat *c, const int32_t *ids, size_t n_ids)
     struct answer *a = &c->answer;
     int code = bl_generator_start(c->g);
 
-    a->n = 0;
+    a->n = a->n_pending = 0;
     if (!code)
         code = bl_generator_hold(c->g, ids, n_ids);
     if (!code && c->d->thinks && !set_dim(a, true))
         code = BL_EXIT_FAILURE;
     if (!code)
         code = bl_generator_run(c->g, c->n_most);
-    if (code != BL_EXIT_OK && code != bl_interrupt_code())
+    if (code != BL_EXIT_OK && code != bl_interrupt_code()) {
+        (void)end_answer(a); /* or the terminal stays dimmed */
         return code;
+    }
     if (bl_generator_flush(c->g) || !end_answer(a))
         return BL_EXIT_FAILURE;
+    if (c->g->report->json)
+        bl_generator_report(c->g);
     if (!strcmp(c->g->stopped, "context full"))
         bl_report_note(c->g->report, "context full; /clear begins anew");
     return code;
@@ -196,17 +235,21 @@ static int turn(struct chat *c, const char *text, size_t n)
         bl_report_error(c->g->report, "out of memory");
         return code;
     }
-    if ((code = bl_dialogue_ids(c->d, &ids, &n_ids)) || (code = make_room(c, n_ids))) {
+    if ((code = bl_dialogue_ids(c->d, &ids, &n_ids)) || (code = check_room(c, n_ids))) {
         bl_dialogue_drop_last(c->d);
         free(ids);
         return BL_EXIT_OK;
     }
     code = answer_to(c, ids, n_ids);
     free(ids);
-    if (!bl_dialogue_add(c->d, "assistant", c->answer.text ? c->answer.text : "", c->answer.n))
-        return BL_EXIT_FAILURE;
-    return code == BL_EXIT_INTERRUPT ? BL_EXIT_OK
-                                     : code; /* it stopped the answer, the chat goes on */
+    if (code == BL_EXIT_INTERRUPT) /* it stopped the answer, the chat goes on */
+        code = BL_EXIT_OK;
+    if (!code &&
+        !bl_dialogue_add(c->d, "assistant", c->answer.text ? c->answer.text : "", c->answer.n)) {
+        bl_report_error(c->g->report, "out of memory");
+        code = BL_EXIT_FAILURE;
+    }
+    return code;
 }
 
 /* ---- commands ---- */
@@ -248,12 +291,13 @@ static int loop(struct chat *c)
             break;
         if (did != NOT_A_COMMAND)
             continue;
-        bl_interrupt_catch(); /* at the prompt nothing is lost: there Ctrl-C ends the program */
+        bl_interrupt_catch(); /* not at the prompt: nothing is lost there, Ctrl-C ends the program
+                               */
         code = turn(c, text, n);
         bl_interrupt_release();
     }
     free(text);
-    return code;
+    return c->failed ? BL_EXIT_FAILURE : code;
 }
 
 int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predict)
@@ -263,7 +307,7 @@ int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predic
         .g = g,
         .d = d,
         .n_most = n_predict < 0 ? UINT64_MAX : (uint64_t)n_predict,
-        .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO),
+        .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) && !g->report->json,
         .answer = {.report = g->report,
                    .colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour) &&
                              !(term && !strcmp(term, "dumb"))},
@@ -276,11 +320,9 @@ int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predic
     }
     g->write = write_answer;
     g->arg = &c.answer;
-    /* At the prompt nothing is lost: Ctrl-C ends at once, by the signal's own effect. While an
-     * answer comes it is caught. */
-    bl_interrupt_catch();
     int code = loop(&c);
-    if (bl_out_close(g->report) && !code)
+    if (code != BL_EXIT_FAILURE &&
+        bl_out_close(g->report)) /* one line about a full disk is enough */
         code = BL_EXIT_FAILURE;
     free(c.line);
     free(c.answer.text);

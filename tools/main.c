@@ -33,7 +33,7 @@ static int show_help(void)
             fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].about);
         fprintf(f, "\n  -h, --help   this text; 'ballast VERB --help' for a verb's options\n"
                    "  --version    version and commit\n\n"
-                   "Example:\n  ballast run -m model.gguf -p \"The capital of France is\" -n 32\n");
+                   "Example:\n  ballast run -m model.gguf -p \"What is the capital of France?\"\n");
     }
     return bl_out_page_end(&report, &page);
 }

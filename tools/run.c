@@ -209,6 +209,10 @@ int bl_verb_run(int argc, char **argv)
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
     int code = bl_engine_args_check(&command, &engine_args);
+    if (!code)
+        code = bl_prompt_args_check(&command, &args.template);
+    if (!code && args.chat && args.template.raw)
+        code = bl_args_fail(&command, "-i is a chat and excludes --raw");
     if (code)
         return code;
 

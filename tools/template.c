@@ -32,8 +32,8 @@ static const struct bl_arg rows[] = {
      .help = "do not ask for an answer at the end"},
 };
 
-/* The --set options as one JSON object; NULL: a bad one, or out of memory. */
-static char *variables_of(const struct bl_command *c, const struct bl_arg_texts *set)
+/* The --set options as one JSON object; NULL: *code says why. */
+static char *variables_of(const struct bl_command *c, const struct bl_arg_texts *set, int *code)
 {
     cJSON *all = cJSON_CreateObject();
     char *text = NULL;
@@ -41,30 +41,37 @@ static char *variables_of(const struct bl_command *c, const struct bl_arg_texts 
     for (size_t i = 0; all && i < set->n; i++) {
         const char *equals = strchr(set->item[i], '=');
         if (!equals || equals == set->item[i]) {
-            bl_args_fail(c, "--set wants NAME=VALUE, not '%s'", set->item[i]);
+            *code = bl_args_fail(c, "--set wants NAME=VALUE, not '%s'", set->item[i]);
             goto out;
         }
         char *name = strndup(set->item[i], (size_t)(equals - set->item[i]));
         cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
         value = value ? value : cJSON_CreateString(equals + 1);
+        if (name)
+            cJSON_DeleteItemFromObjectCaseSensitive(all, name); /* the last one counts */
         bool good = name && value && cJSON_AddItemToObject(all, name, value);
         free(name);
-        if (!good)
-            goto out;
+        if (!good) {
+            cJSON_Delete(value);
+            goto no_memory;
+        }
     }
     text = all ? cJSON_PrintUnformatted(all) : NULL;
+no_memory:
+    if (!text)
+        bl_report_error(&c->report, "out of memory");
 out:
     cJSON_Delete(all);
     return text;
 }
 
-static int print_prompt(const struct bl_report *r, const struct template_args *a,
-                        const struct bl_chat *chat, const struct bl_conversation *conversation)
+static int print_prompt(const struct bl_report *r, const struct bl_chat *chat,
+                        const struct bl_conversation *conversation)
 {
     struct bl_prompt prompt = {0};
 
     if (bl_chat_prompt(chat, conversation, &prompt)) {
-        bl_report_error(r, "%s: %s", a->messages, bl_error());
+        bl_report_error(r, "%s", bl_error()); /* says which of the files */
         return BL_EXIT_FAILURE;
     }
     bool good = bl_out_write(r, prompt.text, prompt.n_bytes);
@@ -106,7 +113,7 @@ static int render(const struct bl_report *r, const struct template_args *a, cons
     conversation.messages = messages;
     conversation.tools = tools;
     if (!code)
-        code = print_prompt(r, a, chat, &conversation);
+        code = print_prompt(r, chat, &conversation);
     free(messages);
     free(tools);
     bl_chat_close(chat);
@@ -131,10 +138,10 @@ int bl_verb_template(int argc, char **argv)
     enum bl_parsed parsed = bl_args_parse(&command, argc, argv);
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
-    char *variables = variables_of(&command, &args.set);
-    if (!variables)
-        return BL_EXIT_USAGE;
-    int code = render(&command.report, &args, variables);
+    int code = BL_EXIT_FAILURE;
+    char *variables = variables_of(&command, &args.set, &code);
+    if (variables)
+        code = render(&command.report, &args, variables);
     free(variables);
     return code;
 }

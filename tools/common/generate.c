@@ -98,10 +98,11 @@ static int feed(struct bl_generator *g, const int32_t *ids, size_t n)
             code = failed(g, st);
         else if (!note_held(g, b.token, b.n))
             code = BL_EXIT_FAILURE;
+        else
+            g->n_fed += b.n;
         done += b.n;
         g->last_row = b.n - 1;
     }
-    g->n_fed += n;
     g->feed_ns += now_ns() - start;
 out:
     free(session);

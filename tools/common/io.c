@@ -225,8 +225,8 @@ void bl_interrupt_release(void)
     static const int sigs[] = {SIGINT, SIGTERM};
     struct sigaction now;
 
-    caught = 0;
     for (size_t i = 0; i < sizeof sigs / sizeof sigs[0]; i++)
         if (!sigaction(sigs[i], NULL, &now) && now.sa_handler == remember)
             signal(sigs[i], SIG_DFL);
+    caught = 0; /* last: one that came in between is not left for the next catch */
 }

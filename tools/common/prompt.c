@@ -22,6 +22,14 @@ struct bl_arg_group bl_prompt_group(struct bl_prompt_args *a)
                                  sizeof prompt_rows / sizeof prompt_rows[0], a};
 }
 
+int bl_prompt_args_check(const struct bl_command *command, const struct bl_prompt_args *a)
+{
+    if (a->raw && (a->template_file || a->system))
+        return bl_args_fail(command, "--raw uses no chat template and excludes %s",
+                            a->template_file ? "--chat-template" : "--system");
+    return BL_EXIT_OK;
+}
+
 int bl_prompt_template(const struct bl_report *report, const char *file, const struct bl_gguf *gguf,
                        const struct bl_vocab *vocab, struct bl_chat **out)
 {
@@ -63,9 +71,8 @@ int bl_dialogue_init(struct bl_dialogue *d, const struct bl_prompt_args *args,
             return code;
     }
     if (args->system && !d->chat) {
-        bl_report_error(d->report, args->raw ? "--system needs a chat template, --raw uses none"
-                                             : "--system needs a chat template; the model has none,"
-                                               " --chat-template gives one");
+        bl_report_error(d->report, "--system needs a chat template; the model has none, "
+                                   "--chat-template gives one");
         return BL_EXIT_FAILURE;
     }
     if (args->system && !(d->system = strdup(args->system)))

@@ -18,6 +18,7 @@ struct bl_prompt_args {
     bool raw;
 };
 struct bl_arg_group bl_prompt_group(struct bl_prompt_args *);
+int bl_prompt_args_check(const struct bl_command *, const struct bl_prompt_args *); /* usage */
 
 /* The file's or the model's template; *out stays NULL where the model has none. Exit code. */
 int bl_prompt_template(const struct bl_report *, const char *file, const struct bl_gguf *,
