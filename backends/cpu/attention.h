@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* attention.h — between the op ATTENTION, which is emitted in attention.c, and its steps in attend.c; private to
+ * backends/cpu.
+ *
+ * Purpose   what a token sees is a list of rows: those of whole groups of tokens, then those of single tokens. Both are
+ *           cut into splits at fixed places; each split gives a partial result for a (token, head): its largest score,
+ *           the sum of exponentials and the weighted values. Partials are merged in order. Few tokens: threads share
+ *           (token, split, heads), a second step merges. Many: a thread takes a block of tokens and merges as it goes.
+ *           Both do the same arithmetic, so a token's result depends neither on the number of threads nor on whether it
+ *           came alone or in a batch.
+ * Ownership arguments belong to the segment; addresses in them are borrowed.
+ * Units     bytes where the name says so, else rows.
+ * Errors    none.
+ * Threads   the pool's; each has `work` of its own.
+ */
+#ifndef BL_CPU_ATTENTION_H
+#define BL_CPU_ATTENTION_H
+
+#include "segment.h"
+
+struct bl_cpu_attention_args {
+    const float *q, *sinks;
+    const uint8_t *k, *v;
+    const uint8_t *rows;   /* of groups, NULL: none */
+    const int32_t *chosen; /* [token][n_chosen] which of them, in ascending order; NULL: all */
+    float *y;
+    bl_qk_fn *qk;
+    bl_pv_fn *pv;
+    size_t k_row_bytes, v_row_bytes, k_head_bytes, v_head_bytes;
+    struct bl_attention_attr at;
+    uint32_t group; /* query heads of one key head */
+    uint32_t rows_per_seq, split;
+    uint32_t group_tokens, group_rows, n_chosen; /* group_rows: per sequence */
+    uint8_t *work;                               /* every thread's own */
+    size_t work_bytes;
+    float *partial; /* few tokens: [token][head][split][dv, largest, sum] */
+    uint32_t n_splits, partial_floats;
+};
+
+uint64_t bl_cpu_attend_work_bytes(uint32_t split, uint32_t dv); /* of a thread */
+
+bl_cpu_step_fn bl_cpu_attend_few, bl_cpu_attend_merge; /* few tokens: one after the other */
+bl_cpu_step_fn bl_cpu_attend_many;
+
+#endif
