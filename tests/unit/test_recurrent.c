@@ -368,6 +368,8 @@ static void too_many_taps_are_not_supported(void **state)
     rig_open(&u.r, &configs[1]);
     make_conv(&u);
     rig_alloc(&u.r);
+    rig_params(&u.r);
+    rig_bind(&u.r);
     const struct bl_node *n = &u.r.g.nodes[u.r.first];
     assert_false(bl_cpu_backend.supports(&u.r.dev->caps, &u.r.g, n));
     assert_int_equal(rig_build(&u.r, &seg), BL_EUNSUPPORTED);
