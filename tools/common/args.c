@@ -340,8 +340,9 @@ static void name_alternatives(const struct bl_command *c, const struct bl_arg *w
             const struct bl_arg *row = &c->groups[g].rows[i];
             if (row != want && (!row->instead || row->instead != want->instead))
                 continue;
-            int n = snprintf(text + used, cap - used, "%s%.*s %s", used ? " or " : "",
-                             (int)strcspn(row->names, ","), row->names, row->value);
+            int n = snprintf(text + used, cap - used, "%s%.*s%s%s", used ? " or " : "",
+                             (int)strcspn(row->names, ","), row->names, row->value ? " " : "",
+                             row->value ? row->value : "");
             used += n > 0 && (size_t)n < cap - used ? (size_t)n : 0;
         }
 }
