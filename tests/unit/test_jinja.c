@@ -414,6 +414,7 @@ static const char busy[] =
     "{% set ns = namespace(s='') %}{% for k, v in {'a': 1, 'b': [1, 2.5, none]}.items() %}"
     "{% set ns.s = ns.s ~ k ~ v %}{% endfor %}{{ ns.s | upper | replace('1', 'one') }}{{ m('x') }}"
     "{{ range(20) | map('string') | join(',') | tojson }}{{ '%s{}' % 1 }}{{ [3, 1, 2] | sort }}"
+    "{{ 'a\\tb' + '!' }}{{ 'c' 'd' + '!' }}" /* constants are shared, nobody may append to them */
     "{{ '{\"a\": [1]}' | from_json }}{% set z %}{{ 1 }}{% endset %}{{ z.split('1') }}";
 
 static void test_out_of_memory(void **state)
