@@ -71,6 +71,9 @@ struct bl_tensor_info {
 };
 /* Any shard of a split model may be named. Reads headers only. BL_EIO, BL_EFORMAT, BL_EUNSUPPORTED. */
 enum bl_status bl_gguf_open(struct bl_gguf **out, const char *path);
+/* The same for files whose tensor data may be missing, as of a download that stopped: enough to look at. */
+enum bl_status bl_gguf_open_header(struct bl_gguf **out, const char *path);
+uint64_t bl_gguf_missing_bytes(const struct bl_gguf *);
 void bl_gguf_close(struct bl_gguf *);
 uint32_t bl_gguf_n_kv(const struct bl_gguf *);
 const struct bl_kv *bl_gguf_kv(const struct bl_gguf *, uint32_t i);
@@ -182,6 +185,28 @@ const struct bl_gguf *bl_engine_gguf(const struct bl_engine *);
 const struct bl_vocab *bl_engine_vocab(const struct bl_engine *); /* NULL: the file has none */
 uint32_t bl_engine_n_vocab(const struct bl_engine *);             /* logits per row */
 uint64_t bl_engine_ctx(const struct bl_engine *);                 /* tokens a session can hold */
+
+/* What a session keeps of its tokens, as bl_open would plan it; nothing is allocated for it. */
+struct bl_state_line {                   /* the rows of one kind, of all layers that keep them */
+    char name[24];                       /* "k", "v", "kv", ... */
+    const char *law;                     /* "per token", "window", "per group", "fixed" */
+    const char *type_name;               /* "f16" */
+    uint32_t span_tokens;                /* of a window: how many it sees; of a group: how many share a row; else 1 */
+    uint32_t layers;
+    uint64_t row_bytes;                  /* in one layer */
+    uint64_t rows, slack_rows;           /* likewise; slack: beyond the window itself, as a step of several tokens needs */
+    uint64_t bytes, slack_bytes;         /* in all layers; bytes are without the slack */
+};
+struct bl_state_info {
+    uint64_t ctx_tokens;                 /* chosen where the options do not say */
+    uint32_t ubatch_tokens;
+    struct bl_state_line *line;
+    uint32_t n_lines;
+    uint64_t bytes, slack_bytes;         /* sums of the lines; together what a session's state takes */
+};
+/* From the header alone. Options that have nothing to do with state are ignored; NULL: defaults. */
+enum bl_status bl_state_info_make(struct bl_state_info *out, const struct bl_gguf *, const struct bl_options *);
+void bl_state_info_finish(struct bl_state_info *); /* zeroed is fine */
 
 struct bl_memory_line {                  /* one row of the ledger */
     const char *device, *purpose;

@@ -14,7 +14,7 @@ static const char *first_path(const struct bl_gguf *g)
     return bl_path_tail(bl_gguf_path(g));
 }
 
-static enum bl_status open_one(struct bl_gguf **out, const char *path)
+static enum bl_status open_one(struct bl_gguf **out, const char *path, bool header_only)
 {
     struct bl_gguf *g = bl_calloc(1, sizeof *g);
     enum bl_status st = BL_OK;
@@ -24,6 +24,7 @@ static enum bl_status open_one(struct bl_gguf **out, const char *path)
         st = bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
     else if (!(st = bl_file_open(&g->file[0], path))) {
         g->n_files = 1;
+        g->header_only = header_only;
         st = bl_gguf_parse(g);
     }
     if (st) {
@@ -136,13 +137,15 @@ static char *sibling_path(const char *path, uint32_t no, uint32_t count)
     return p;
 }
 
-static enum bl_status open_sibling(struct bl_gguf **out, const char *path, const struct split *want)
+static enum bl_status open_sibling(struct bl_gguf **out, const struct bl_gguf *of,
+                                   const struct split *want)
 {
+    const char *path = bl_gguf_path(of);
     struct bl_gguf *g = NULL;
     struct split s;
     char *name = sibling_path(path, want->no, want->count);
-    enum bl_status st =
-        name ? open_one(&g, name) : bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
+    enum bl_status st = name ? open_one(&g, name, of->header_only)
+                             : bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
     if (st) {
         st = bl_fail_in(st, "shard %" PRIu32 " of %" PRIu32, want->no + 1, want->count);
         goto out;
@@ -185,6 +188,8 @@ static enum bl_status adopt(struct bl_gguf *g, struct bl_gguf *part)
             return bl_fail(BL_ENOMEM, "%s: out of memory", first_path(part));
         g->n_tensors++;
     }
+    if (!bl_size_add(g->missing_bytes, part->missing_bytes, &g->missing_bytes))
+        g->missing_bytes = UINT64_MAX;
     g->file[g->n_files++] = part->file[0];
     part->n_files = 0;
     return BL_OK;
@@ -199,7 +204,7 @@ static enum bl_status join_shards(struct bl_gguf *g, uint32_t count)
     g->file = file;
     for (uint32_t no = 1; no < count; no++) {
         struct bl_gguf *part = NULL;
-        BL_TRY(open_sibling(&part, bl_gguf_path(g), &(struct split){no, count}));
+        BL_TRY(open_sibling(&part, g, &(struct split){no, count}));
         enum bl_status st = adopt(g, part);
         bl_gguf_close(part);
         BL_TRY(st);
@@ -219,7 +224,7 @@ static enum bl_status gather_shards(struct bl_gguf **g, struct split s)
     BL_TRY(check_shard(*g, &s));
     if (s.no) {
         struct bl_gguf *first = NULL;
-        BL_TRY(open_sibling(&first, bl_gguf_path(*g), &(struct split){0, s.count}));
+        BL_TRY(open_sibling(&first, *g, &(struct split){0, s.count}));
         bl_gguf_close(*g);
         *g = first;
     }
@@ -286,11 +291,11 @@ const struct bl_tensor_info *bl_gguf_find_tensor(const struct bl_gguf *g, const 
 /* ---- the object
  * --------------------------------------------------------------------------------------- */
 
-enum bl_status bl_gguf_open(struct bl_gguf **out, const char *path)
+static enum bl_status open_whole(struct bl_gguf **out, const char *path, bool header_only)
 {
     struct bl_gguf *g = NULL;
     struct split s;
-    BL_TRY(open_one(&g, path));
+    BL_TRY(open_one(&g, path, header_only));
     enum bl_status st = read_split(g, &s);
     if (!st && s.count > 1)
         st = gather_shards(&g, s);
@@ -302,6 +307,21 @@ enum bl_status bl_gguf_open(struct bl_gguf **out, const char *path)
     }
     *out = g;
     return BL_OK;
+}
+
+enum bl_status bl_gguf_open(struct bl_gguf **out, const char *path)
+{
+    return open_whole(out, path, false);
+}
+
+enum bl_status bl_gguf_open_header(struct bl_gguf **out, const char *path)
+{
+    return open_whole(out, path, true);
+}
+
+uint64_t bl_gguf_missing_bytes(const struct bl_gguf *g)
+{
+    return g->missing_bytes;
 }
 
 void bl_gguf_close(struct bl_gguf *g)

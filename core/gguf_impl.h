@@ -38,10 +38,12 @@ struct bl_gguf {
     const struct bl_tensor_info **by_name;
     uint64_t content_bytes; /* of a single file: where its last tensor or its header ends */
     uint32_t alignment;
+    bool header_only;       /* tensor data may be missing, */
+    uint64_t missing_bytes; /* and how much of it is, over all files */
 };
 
 /* Fills kv, by_key, tensor, content_bytes and alignment of an object that holds one open file.
- * Tensor ranges lie inside the file and do not overlap; strings and arrays lie inside it too, so
+ * Tensor ranges lie inside the file, unless header_only was set, and do not overlap; strings and arrays lie inside it too, so
  * walking them cannot run out. */
 enum bl_status bl_gguf_parse(struct bl_gguf *);
 

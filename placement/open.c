@@ -22,15 +22,21 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
     return BL_OK;
 }
 
+enum bl_status bl_model_choose(struct bl_model_options *out, const struct bl_options *opt)
+{
+    *out = (struct bl_model_options){
+        .ctx_tokens = opt->ctx_tokens,
+        .rope = {opt->rope_scaling, opt->rope_freq_base, opt->rope_freq_scale, opt->yarn_orig_ctx}};
+    BL_TRY(kv_type("-ctk", opt->type_k, opt, &out->type_k));
+    return kv_type("-ctv", opt->type_v, opt, &out->type_v);
+}
+
 static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
                                  const struct bl_options *opt)
 {
-    struct bl_model_options mo = {
-        .ctx_tokens = opt->ctx_tokens,
-        .rope = {opt->rope_scaling, opt->rope_freq_base, opt->rope_freq_scale, opt->yarn_orig_ctx}};
+    struct bl_model_options mo;
 
-    BL_TRY(kv_type("-ctk", opt->type_k, opt, &mo.type_k));
-    BL_TRY(kv_type("-ctv", opt->type_v, opt, &mo.type_v));
+    BL_TRY(bl_model_choose(&mo, opt));
     BL_TRY(bl_gguf_open(&p->gguf, path));
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
     enum bl_status st = bl_vocab_open(&p->vocab, p->gguf);

@@ -15,8 +15,8 @@ static uint32_t least(uint32_t a, uint64_t b)
     return a < b ? a : (uint32_t)b;
 }
 
-static enum bl_status size_steps(struct bl_plan *p, const struct bl_model *m,
-                                 const struct bl_options *opt)
+enum bl_status bl_plan_size_steps(struct bl_plan *p, const struct bl_model *m,
+                                  const struct bl_options *opt)
 {
     uint32_t batch = opt->batch_tokens ? opt->batch_tokens : DEFAULT_BATCH;
     uint32_t ubatch = opt->ubatch_tokens ? opt->ubatch_tokens : least(DEFAULT_UBATCH, batch);
@@ -87,7 +87,7 @@ enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *m,
     enum bl_status st = bl_plan_init(&p, m);
 
     if (!st)
-        st = size_steps(&p, m, opt);
+        st = bl_plan_size_steps(&p, m, opt);
     if (!st)
         st = bl_plan_check(&p, m, machine);
     if (!st)

@@ -15,6 +15,11 @@
 /* The devices of this machine, configured as the options ask. */
 enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options *);
 
+/* How the options want the model opened. */
+enum bl_status bl_model_choose(struct bl_model_options *out, const struct bl_options *);
+/* Context, batches and sessions of a plan, from the options and their defaults. */
+enum bl_status bl_plan_size_steps(struct bl_plan *, const struct bl_model *, const struct bl_options *);
+
 /* Decides and fills the ledger's planned column; BL_ENOFIT when a device has too little. */
 enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *, const struct bl_machine *,
                             const struct bl_options *);
