@@ -605,7 +605,8 @@ static void make_experts(struct rig *r, const void *arg)
     bl_graph_route(&r->g, z, 0,
                    &(struct bl_route_attr){.n_used = c->n_used, .gating = BL_GATE_SOFTMAX}, &ids,
                    &weights);
-    const struct bl_experts_attr at = {c->n_used, {.kind = c->glu, .alpha = 1.702f, .limit = 2}};
+    const struct bl_experts_attr at = {.n_used = c->n_used,
+                                       .glu = {.kind = c->glu, .alpha = 1.702f, .limit = 2}};
     r->first = r->g.n_nodes;
     r->out[0] = bl_graph_experts(&r->g, x, ids, weights, &e, &at);
     rig_alloc(r);
@@ -705,8 +706,9 @@ static void make_shared_expert(struct rig *r, const void *arg)
     r->first = r->g.n_nodes;
     const bl_val w = bl_graph_weight(&r->g, 20, c->gate, (uint32_t[]){c->n_in, 40, 1});
     bl_graph_matmul(&r->g, w, x, 0, 0);
-    r->out[0] = bl_graph_experts(&r->g, x, ids, weights, &e,
-                                 &(struct bl_experts_attr){c->n_used, {.kind = c->glu}});
+    r->out[0] =
+        bl_graph_experts(&r->g, x, ids, weights, &e,
+                         &(struct bl_experts_attr){.n_used = c->n_used, .glu = {.kind = c->glu}});
     rig_alloc(r);
     rig_fill(r, x, 1);
     for (bl_val v = 1; v < r->g.n_vals; v++)

@@ -55,7 +55,8 @@ static bl_val feed(struct rig *r, const struct layer *c, int32_t *i, bl_val h)
         .gate = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){E, FF, EXPERTS_N}),
         .up = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){E, FF, EXPERTS_N}),
         .down = bl_graph_weight(g, (*i)++, c->rest, (uint32_t[]){FF, E, EXPERTS_N})};
-    return bl_graph_experts(g, h, ids, weights, &e, &(struct bl_experts_attr){USED, glu});
+    return bl_graph_experts(g, h, ids, weights, &e,
+                            &(struct bl_experts_attr){.n_used = USED, .glu = glu});
 }
 
 /* Three layers of a small llama. */
