@@ -79,7 +79,7 @@ struct bl_streams_attr {
 };
 struct bl_stream_read_attr { uint32_t n; };
 struct bl_compress_attr { uint32_t group, overlap; };
-struct bl_choose_attr { uint32_t n_head, dk, n, group; float scale; /* of weights */ };
+struct bl_choose_attr { uint32_t n_head, dk, n, group; };
 struct bl_slice_attr { uint32_t run, first, n; };
 struct bl_concat_attr { uint32_t runs; };
 struct bl_conv_attr { uint32_t silu; /* 1: of the result */ };

@@ -116,7 +116,7 @@ bl_val bl_graph_choose(struct bl_graph *g, bl_val q, bl_val weights, bl_val rows
     if (!bl_is_rows(a, BL_F32) || !bl_is_rows(w, BL_F32) || a->ne[1] != w->ne[1] ||
         (uint64_t)at->n_head * at->dk != a->ne[0] || w->ne[0] != at->n_head ||
         s->origin != BL_STATE_ROWS || s->ne[0] != at->dk || !at->n || at->n > s->ne[1] ||
-        !at->group || !bl_positive(at->scale))
+        !at->group)
         return bl_graph_refuse(g, BL_OP_CHOOSE, src,
                                "q {heads * dk}, weights {heads}, rows {dk}, 1 to rows chosen");
     struct bl_value y = bl_activation(BL_I32, at->n, a->ne[1]);

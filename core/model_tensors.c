@@ -15,7 +15,6 @@ enum { NAME_BYTES = 64 };
 static const struct {
     const char *stem;
     uint8_t part;
-    const char *suffix; /* NULL: weight */
 } roles[BL_N_ROLES] = {
     [BL_W_TOKEN_EMBD] = {"token_embd", BL_PART_EMBED},
     [BL_W_OUTPUT_NORM] = {"output_norm", BL_PART_HEAD},
@@ -37,7 +36,7 @@ static const struct {
     [BL_W_FFN_DOWN] = {"ffn_down", BL_PART_FFN},
     [BL_W_FFN_POST_NORM] = {"post_ffw_norm", BL_PART_FFN},
     [BL_W_ROUTER] = {"ffn_gate_inp", BL_PART_FFN},
-    [BL_W_ROUTER_BIAS] = {"exp_probs_b", BL_PART_FFN, "bias"},
+    [BL_W_ROUTER_BIAS] = {"exp_probs_b", BL_PART_FFN},
     [BL_W_EXP_GATE] = {"ffn_gate_exps", BL_PART_EXPERTS},
     [BL_W_EXP_UP] = {"ffn_up_exps", BL_PART_EXPERTS},
     [BL_W_EXP_DOWN] = {"ffn_down_exps", BL_PART_EXPERTS},
@@ -61,8 +60,8 @@ static const struct {
     [BL_W_SSM_BETA] = {"ssm_beta", BL_PART_ATTN},
     [BL_W_SSM_ALPHA] = {"ssm_alpha", BL_PART_ATTN},
     [BL_W_SSM_CONV] = {"ssm_conv1d", BL_PART_ATTN},
-    [BL_W_SSM_DT] = {"ssm_dt", BL_PART_ATTN, "bias"},
-    [BL_W_SSM_A] = {"ssm_a", BL_PART_ATTN, ""},
+    [BL_W_SSM_DT] = {"ssm_dt", BL_PART_ATTN},
+    [BL_W_SSM_A] = {"ssm_a", BL_PART_ATTN},
     [BL_W_SSM_NORM] = {"ssm_norm", BL_PART_ATTN},
     [BL_W_SSM_OUT] = {"ssm_out", BL_PART_ATTN},
     [BL_W_ROUTER_IDS] = {"ffn_gate_tid2eid", BL_PART_FFN},
@@ -87,6 +86,12 @@ static const struct {
     [BL_W_HC_OUT_FN] = {"output_hc_fn", BL_PART_HEAD},
     [BL_W_HC_OUT_BASE] = {"output_hc_base", BL_PART_HEAD},
     [BL_W_HC_OUT_SCALE] = {"output_hc_scale", BL_PART_HEAD},
+};
+/* Where the last part of the name is not "weight". */
+static const char *const role_suffix[BL_N_ROLES] = {
+    [BL_W_ROUTER_BIAS] = "bias",
+    [BL_W_SSM_DT] = "bias",
+    [BL_W_SSM_A] = "",
 };
 /* Other names that writers have given to a role. */
 static const struct {
@@ -312,7 +317,7 @@ static void name_map(const struct bl_model *m, enum bl_role role, struct map *ma
             return;
     }
     map->stem = roles[role].stem;
-    map->suffix = roles[role].suffix;
+    map->suffix = role_suffix[role];
 }
 
 enum bl_status bl_model_want(struct bl_model *m, enum bl_role role, int layer, uint32_t n_in,

@@ -17,7 +17,7 @@
 #include <math.h>
 
 #ifndef BL_TEST_DATA
-#define BL_TEST_DATA "tests/data" /* the header alone; the build names the folder */
+#define BL_TEST_DATA "tests/data"
 #endif
 #define MODELS BL_TEST_DATA "/reference/models/"
 enum { N_PROMPT = 24, SPLIT_SLACK = 4 };

@@ -135,7 +135,7 @@ static void score_block(const struct choose_args *a, uint32_t t, uint32_t slot, 
     }
     for (uint32_t head = 0; head < a->at.n_head; head++) {
         const size_t h = (size_t)t * a->at.n_head + head;
-        const float w = a->weights[h] * a->at.scale;
+        const float w = a->weights[h];
         a->qk(a->at.dk, n, s, a->q + h * a->at.dk, a->rows, off, 1);
         for (uint32_t j = 0; j < n; j++)
             sum[j] += w * (s[j] < 0 ? 0 : s[j]); /* what is not a number stays so */

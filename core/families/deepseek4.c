@@ -8,7 +8,6 @@
 #include "log.h"
 #include "mem.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -397,7 +396,8 @@ static bl_val build_rows(const struct bl_model *m, struct bl_graph *g, const str
 }
 
 /* Which rows to attend to; 0 = all, where there are never more than may be chosen. The index rows
- * are made all the same: a sequence can be continued with a larger context. */
+ * are made all the same: a sequence can be continued with a larger context. Scores are compared
+ * only, so their scale is left out. */
 static bl_val build_choice(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
                            int layer, bl_val q, bl_val h, const struct angles *angles)
 {
@@ -409,7 +409,6 @@ static bl_val build_choice(const struct bl_model *m, struct bl_graph *g, const s
         .dk = x->index_head,
         .n = x->top_k,
         .group = OVERLAPPING,
-        .scale = 1 / sqrtf((float)x->index_head * (float)x->index_heads),
     };
     bl_val rows = build_rows(m, g, s, layer, r, h, angles->groups);
     if (bl_state_rows(&m->state[r->state], s) <= x->top_k)

@@ -258,7 +258,7 @@ struct choose_case {
 static void make_choose(struct rig *r, const void *arg)
 {
     const struct choose_case *c = arg;
-    const struct bl_choose_attr at = {c->heads, c->dk, c->n, c->group, 0.25f};
+    const struct bl_choose_attr at = {c->heads, c->dk, c->n, c->group};
     const bl_val q = rig_input(r, 0, c->heads * c->dk, c->n_tok + 1);
     const bl_val w = rig_input(r, 1, c->heads, c->n_tok + 1);
     const bl_val rows = bl_graph_state(&r->g, 0, c->type, c->dk, c->rows, c->n_seq);
@@ -300,7 +300,7 @@ static double score_of(const struct rig *r, const struct choose_case *c, uint32_
         double s = 0;
         for (uint32_t i = 0; i < c->dk; i++)
             s += (double)q[i] * x[i];
-        sum += w[h] * 0.25 * (isnan(s) ? NAN : fmax(s, 0));
+        sum += w[h] * (isnan(s) ? NAN : fmax(s, 0));
     }
     free(x);
     return isnan(sum) ? -INFINITY : sum;
@@ -663,14 +663,14 @@ static void wrong_shapes_are_refused(void **state)
         const bl_val k = bl_graph_state(&g, 1, BL_F32, 3, 9, 1);
         const bl_val other = bl_graph_state(&g, 2, i == 17 ? BL_F16 : BL_F32, 3, 9, 1);
         struct bl_compress_attr c = {4, 1};
-        struct bl_choose_attr h = {2, 3, 9, 4, 1};
+        struct bl_choose_attr h = {2, 3, 9, 4};
         struct bl_groups_attr a = {{2, 1, 3, 3, 4, 1}, 4};
         struct bl_attention_vals v = {.q = q, .k = k, .v = k, .rows = other};
         c.group = i == 1 ? 3 : i == 2 ? 0 : 4;
         c.overlap = i == 3 ? 2 : 1;
         h.n = i == 8 ? 0 : i == 9 ? 10 : 9;
         h.group = i != 10;
-        h.scale = i == 11 ? 0 : 1;
+        h.dk = i == 11 ? 2 : 3;
         a.group = i != 14;
         a.at.window = i != 15;
         v.v = i == 16 ? other : k;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum {
-    CTX = 96,
+    CTX = 72,
     SESSIONS = 4,
     SEQUENCES = 100,
     STEPS = 12, /* of one sequence */
@@ -233,7 +233,7 @@ static void any_order_equals_fresh_evaluation(void **state)
             for (unsigned k = 0; k < STEPS; k++)
                 step(&c);
             for (unsigned k = 0; k < SESSIONS; k++) {
-                if (c.of[k].s && c.of[k].n < CTX)
+                if (k % 2 == i % 2 && c.of[k].s && c.of[k].n < CTX)
                     check(&c, &c.of[k]);
                 bl_session_destroy(c.of[k].s);
                 c.of[k].s = NULL;
@@ -314,7 +314,7 @@ static void killed_and_restored_continues_alike(void **state)
         struct bl_options opt = options();
         struct bl_session *a, *b;
         int32_t through[MORE], after[MORE];
-        int how;
+        int how = 0;
         if (!have(models[m]))
             continue;
         opt.exact = false;
@@ -529,7 +529,7 @@ static void foreign_files_are_refused(void **state)
         struct bl_options opt; /* what differs */
     } row[] = {
         {"llama-f32", "was saved with another model", {0}},
-        {"gemma3-f32", "with a context of 64 tokens; this one is 96", {.ctx_tokens = 64}},
+        {"gemma3-f32", "with a context of 64 tokens; this one is 72", {.ctx_tokens = 64}},
         {"gemma3-f32", "with a ubatch of 16 tokens", {.ubatch_tokens = 16}},
         {"gemma3-f32", "K and V of types f16 and f32; here f32 and f32", {.type_k = "f16"}},
         {"gemma3-f32", "K and V of types f32 and bf16; here f32 and f32", {.type_v = "bf16"}},
