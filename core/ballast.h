@@ -188,7 +188,7 @@ uint64_t bl_engine_ctx(const struct bl_engine *);                 /* tokens a se
 
 /* What a session keeps of its tokens, as bl_open would plan it; nothing is allocated for it. */
 struct bl_state_line {                   /* the rows of one kind, of all layers that keep them */
-    char name[24];                       /* "k", "v", "kv", ... */
+    char name[32];                       /* "k", "v", "kv", ... */
     const char *law;                     /* "per token", "window", "per group", "fixed" */
     const char *type_name;               /* "f16" */
     uint32_t span_tokens;                /* of a window: how many it sees; of a group: how many share a row; else 1 */
