@@ -273,6 +273,74 @@ static void test_spm_without_types(void **state)
     bl_vocab_close(v);
 }
 
+/* ---- what a user typed ---- */
+
+#define SPAN(...)                                                                                  \
+    (const struct bl_span[]){__VA_ARGS__},                                                         \
+        sizeof((const struct bl_span[]){__VA_ARGS__}) / sizeof(struct bl_span)
+
+static void check_chat(const struct bl_vocab *v, const char *s, const struct bl_span *user,
+                       size_t n_user, const int32_t *want, size_t n_want)
+{
+    int32_t *id = NULL;
+    size_t n = 0;
+    assert_int_equal(bl_tokenize_chat(v, s, strlen(s), user, n_user, PARSE, &id, &n), BL_OK);
+    bool same = n == n_want && memcmp(id, want, n * sizeof *id) == 0;
+    for (size_t i = 0; !same && i < n; i++)
+        print_error("[%zu] %d, %d is right\n", i, id[i], i < n_want ? want[i] : -1);
+    free(id);
+    if (!same)
+        fail_msg("\"%s\", %zu spans: %zu ids, %zu are right", s, n_user, n, n_want);
+}
+
+/* In "<s>a<s>" a span takes from the tokens at 0 and 4 whatever they have in common with it. */
+static void test_user_spans(void **state)
+{
+    static const char s[] = "<s>a<s>";
+    struct bl_vocab *v = open_small_llama(NULL);
+    (void)state;
+    check_chat(v, s, NULL, 0, IDS(1, 261, 1));
+    check_chat(v, s, SPAN({3, 4}), IDS(1, 261, 1)); /* next to both, in neither */
+    check_chat(v, s, SPAN({0, 3}), IDS(259, 265, 264, 260, 1));
+    check_chat(v, s, SPAN({4, 7}), IDS(1, 261, 265, 264));
+    check_chat(v, s, SPAN({0, 7}), IDS(259, 265, 264, 260, 265, 264));
+    for (size_t i = 0; i < 3; i++) {
+        check_chat(v, s, SPAN({i, i + 1}), IDS(259, 265, 264, 260, 1)); /* one byte is enough */
+        check_chat(v, s, SPAN({4 + i, 5 + i}), IDS(1, 261, 265, 264));
+    }
+    check_chat(v, s, SPAN({2, 5}), IDS(259, 265, 264, 260, 265, 264));
+    check_chat(v, s, SPAN({0, 1}, {6, 7}), IDS(259, 265, 264, 260, 265, 264));
+    check_chat(v, s, SPAN({0, 2}, {2, 3}, {3, 4}), IDS(259, 265, 264, 260, 1)); /* adjacent */
+    check_chat(v, "<x>a", SPAN({0, 4}), IDS(268, 261)); /* user-defined tokens are text */
+    bl_vocab_close(v);
+}
+
+/* Without spans, or with spans where no token stands, it is the plain call. */
+static void test_user_spans_elsewhere(void **state)
+{
+    static const char *const parts[] = {"<s>", "</s>", "a", "<", "s", ">", " ", "<x>", "\xC3\xA9"};
+    struct bl_vocab *v = open_small_llama(NULL);
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        struct bl_span at[40];
+        char s[400];
+        size_t n = random_word(s, parts, 9, rnd(40)), n_at = 0, n_want = 0;
+        int32_t *want = NULL;
+        for (size_t i = 0; i < n && n_at < 40; i++)
+            if (s[i] == 'a')
+                at[n_at++] = (struct bl_span){i, i + 1};
+        s[n] = 0;
+        assert_int_equal(bl_tokenize(v, s, n, PARSE, &want, &n_want), BL_OK);
+        check_chat(v, s, NULL, 0, want, n_want);
+        check_chat(v, s, at, n_at, want, n_want);
+        free(want);
+        assert_int_equal(bl_tokenize(v, s, n, 0, &want, &n_want), BL_OK);
+        check_chat(v, s, SPAN({0, n}), want, n_want); /* all of it typed: no control token */
+        free(want);
+    }
+    bl_vocab_close(v);
+}
+
 /* ---- byte-level BPE ---- */
 
 static struct { /* the merges under test, in order */
@@ -868,6 +936,8 @@ int main(void)
         cmocka_unit_test(test_spm_keys),
         cmocka_unit_test(test_spm_without_bytes),
         cmocka_unit_test(test_spm_without_types),
+        cmocka_unit_test(test_user_spans),
+        cmocka_unit_test(test_user_spans_elsewhere),
         cmocka_unit_test(test_bpe_merges),
         cmocka_unit_test(test_byte_alphabet),
         cmocka_unit_test(test_bpe_variants),
