@@ -23,6 +23,7 @@ struct answer {
     size_t n_pending;
     char shown[256]; /* on its way to stdout */
     size_t n_shown;
+    bool broken; /* nobody takes it; that has been said */
 };
 
 static bool show(struct answer *a)
@@ -30,7 +31,9 @@ static bool show(struct answer *a)
     size_t n = a->n_shown;
 
     a->n_shown = 0;
-    return !n || bl_out_write(a->report, a->shown, n);
+    if (n && !a->broken)
+        a->broken = !bl_out_write(a->report, a->shown, n);
+    return !a->broken;
 }
 
 static bool put(struct answer *a, const char *bytes, size_t n)
@@ -321,8 +324,7 @@ int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predic
     g->write = write_answer;
     g->arg = &c.answer;
     int code = loop(&c);
-    if (code != BL_EXIT_FAILURE &&
-        bl_out_close(g->report)) /* one line about a full disk is enough */
+    if (!c.answer.broken && bl_out_close(g->report))
         code = BL_EXIT_FAILURE;
     free(c.line);
     free(c.answer.text);

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# From nothing to text on a fresh Debian 12 or Ubuntu 24.04:
+# From nothing to an answer on a fresh Debian 12 or Ubuntu 24.04:
 #   tools/quickstart.sh ["PROMPT" [option of 'ballast run']...]
 # Installs the packages that are missing, builds into build/, fetches a small model (98 MB, checksum
-# verified, kept in ~/.cache/ballast) and continues the prompt. A second run does only the last.
+# verified, kept in ~/.cache/ballast) and answers the prompt. A second run does only the last.
 #   BALLAST_MODEL=/path/x.gguf    uses that model instead and fetches nothing
 set -eu
 
@@ -61,7 +61,7 @@ case ${1:-} in
     exit 0
     ;;
 esac
-prompt=${1-The capital of France is}
+prompt=${1-Why is the sky blue?}
 [ $# -eq 0 ] || shift
 cache=${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/ballast
 model=${BALLAST_MODEL:-$cache/$MODEL_FILE}
