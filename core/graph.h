@@ -80,6 +80,9 @@ struct bl_streams_attr {
 struct bl_stream_read_attr { uint32_t n; };
 struct bl_compress_attr { uint32_t group, overlap; };
 struct bl_choose_attr { uint32_t n_head, dk, n, group; };
+enum bl_round_kind { BL_ROUND_E4M3, BL_ROUND_E2M1 };
+struct bl_round_attr { uint32_t kind, run, n, group; };
+struct bl_hadamard_attr { uint32_t run; };
 struct bl_slice_attr { uint32_t run, first, n; };
 struct bl_concat_attr { uint32_t runs; };
 struct bl_conv_attr { uint32_t silu; /* 1: of the result */ };
@@ -189,6 +192,8 @@ bl_val bl_graph_stream_read(struct bl_graph *, bl_val streams, bl_val weights, u
 bl_val bl_graph_stream_write(struct bl_graph *, bl_val streams, bl_val y, bl_val weights);
 bl_val bl_graph_compress(struct bl_graph *, bl_val x, bl_val gate, bl_val ape, bl_val state,
                          const struct bl_compress_attr *);
+bl_val bl_graph_round(struct bl_graph *, bl_val x, const struct bl_round_attr *);
+bl_val bl_graph_hadamard(struct bl_graph *, bl_val x, uint32_t run);
 bl_val bl_graph_choose(struct bl_graph *, bl_val q, bl_val weights, bl_val rows, const struct bl_choose_attr *);
 
 #endif

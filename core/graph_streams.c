@@ -122,3 +122,31 @@ bl_val bl_graph_choose(struct bl_graph *g, bl_val q, bl_val weights, bl_val rows
     struct bl_value y = bl_activation(BL_I32, at->n, a->ne[1]);
     return bl_graph_emit(g, BL_OP_CHOOSE, src, at, &y);
 }
+
+/* ---- as models were trained ---- */
+
+bl_val bl_graph_round(struct bl_graph *g, bl_val x, const struct bl_round_attr *at)
+{
+    const bl_val src[] = {x};
+    if (!bl_graph_ready(g, BL_OP_ROUND, src, 1))
+        return 0;
+    const struct bl_value *a = &g->vals[x];
+    if (!bl_is_rows(a, BL_F32) || !at->run || a->ne[0] % at->run || !at->n || at->n > at->run ||
+        !at->group || at->kind > BL_ROUND_E2M1)
+        return bl_graph_refuse(g, BL_OP_ROUND, src,
+                               "whole runs of f32, 1 to all of a run, group above 0");
+    struct bl_value y = *a;
+    return bl_graph_emit(g, BL_OP_ROUND, src, at, &y);
+}
+
+bl_val bl_graph_hadamard(struct bl_graph *g, bl_val x, uint32_t run)
+{
+    const bl_val src[] = {x};
+    if (!bl_graph_ready(g, BL_OP_HADAMARD, src, 1))
+        return 0;
+    const struct bl_value *a = &g->vals[x];
+    if (!bl_is_rows(a, BL_F32) || !run || (run & (run - 1)) || a->ne[0] % run)
+        return bl_graph_refuse(g, BL_OP_HADAMARD, src, "whole runs of f32, a power of two long");
+    struct bl_value y = *a;
+    return bl_graph_emit(g, BL_OP_HADAMARD, src, &(struct bl_hadamard_attr){run}, &y);
+}

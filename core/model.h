@@ -118,6 +118,7 @@ struct bl_model_options {
     uint64_t ctx_tokens;
     uint8_t type_k, type_v;          /* enum bl_dtype */
     struct bl_rope_options rope;
+    bool round_kv, round_index;      /* deepseek4: kept rows, and those of the index, are rounded as in training */
     uint32_t slack_tokens;           /* that recurrent state can be taken back: a copy of it each */
 };
 struct bl_family;

@@ -198,7 +198,7 @@ extern const struct bl_cpu_op bl_cpu_rms_norm, bl_cpu_rope_angles, bl_cpu_rope, 
 extern const struct bl_cpu_op bl_cpu_route, bl_cpu_experts, bl_cpu_matmul_heads, bl_cpu_temper;
 extern const struct bl_cpu_op bl_cpu_slice, bl_cpu_concat, bl_cpu_short_conv, bl_cpu_delta_rule;
 extern const struct bl_cpu_op bl_cpu_repeat, bl_cpu_stream_weights, bl_cpu_stream_read, bl_cpu_stream_write;
-extern const struct bl_cpu_op bl_cpu_compress, bl_cpu_choose;
+extern const struct bl_cpu_op bl_cpu_compress, bl_cpu_choose, bl_cpu_round_op, bl_cpu_hadamard;
 const struct bl_cpu_op *bl_cpu_op_of(const struct bl_node *);
 
 #endif

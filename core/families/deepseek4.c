@@ -49,6 +49,22 @@ static const struct ds4 *ds4_of(const struct bl_model *m)
 
 /* ---- keys ---- */
 
+/* What other families can do without. */
+static enum bl_status check_keys(const struct bl_model *m)
+{
+    static const char *const required[] = {
+        "attention.head_count_kv", "attention.key_length", "attention.value_length",
+        "rope.dimension_count",    "rope.freq_base",       "expert_count",
+        "expert_used_count",       "expert_weights_scale", "expert_feed_forward_length"};
+    for (unsigned i = 0; i < BL_COUNT(required); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "deepseek4.%s", required[i]);
+        if (!bl_gguf_find(m->gguf, key))
+            return bl_model_fail(m, BL_EFORMAT, "key '%s' is missing", key);
+    }
+    return BL_OK;
+}
+
 static enum bl_status read_attention(struct bl_model *m, struct ds4 *x)
 {
     const struct bl_hparams *hp = &m->hp;
@@ -60,6 +76,11 @@ static enum bl_status read_attention(struct bl_model *m, struct ds4 *x)
     BL_TRY(bl_hp_u32(m, "attention.indexer.key_length", true, hp->rope_dims, MOST_HEAD,
                      &x->index_head));
     BL_TRY(bl_hp_u32(m, "attention.indexer.top_k", true, 1, BL_MAX_CONTEXT, &x->top_k));
+    if (m->opt.round_index && (x->index_head & (x->index_head - 1)))
+        return bl_model_fail(m, BL_EUNSUPPORTED,
+                             "deepseek4.attention.indexer.key_length is %u; rounding as in training"
+                             " needs a power of two",
+                             x->index_head);
     if (hp->dk != hp->dv)
         return bl_model_fail(m, BL_EFORMAT,
                              "deepseek4.attention.key_length and value_length are %u and %u; keys "
@@ -192,6 +213,7 @@ static enum bl_status hparams(struct bl_model *m)
     if (!x)
         return bl_model_fail(m, BL_ENOMEM, "out of memory for %u layers", m->hp.n_layer);
     m->extra = x;
+    BL_TRY(check_keys(m));
     BL_TRY(read_attention(m, x));
     BL_TRY(read_ratios(m, x));
     BL_TRY(read_streams(m, x));
@@ -372,6 +394,22 @@ static bl_val rope_tail(const struct bl_model *m, struct bl_graph *g, bl_val x, 
     return bl_graph_rope_at(g, x, angles, BL_ROPE_NORM, head, head - m->hp.rope_dims);
 }
 
+/* Rows as the model saw them in training: all but the rotated tail in eight bits. */
+static bl_val round_row(const struct bl_model *m, struct bl_graph *g, bl_val x)
+{
+    const struct bl_round_attr at = {
+        .kind = BL_ROUND_E4M3, .run = m->hp.dk, .n = m->hp.dk - m->hp.rope_dims, .group = 64};
+    return m->opt.round_kv && at.n ? bl_graph_round(g, x, &at) : x;
+}
+
+/* Of the index, queries and rows: turned so that no element stands out, in four bits. */
+static bl_val round_index(const struct bl_model *m, struct bl_graph *g, bl_val x)
+{
+    const uint32_t n = ds4_of(m)->index_head;
+    const struct bl_round_attr at = {.kind = BL_ROUND_E2M1, .run = n, .n = n, .group = 32};
+    return m->opt.round_index ? bl_graph_round(g, bl_graph_hadamard(g, x, n), &at) : x;
+}
+
 static bl_val build_mixing(const struct bl_model *m, struct bl_graph *g,
                            const struct bl_linear *role, bl_val streams)
 {
@@ -392,6 +430,7 @@ static bl_val build_rows(const struct bl_model *m, struct bl_graph *g, const str
     bl_val row = bl_graph_compress(g, kv, gate, ape, bl_build_state(m, g, s, r->tail), &at);
     row = bl_build_norm(m, g, role[r->norm], row);
     row = rope_tail(m, g, row, angles, r->n);
+    row = r->kv == BL_W_COMP_KV ? round_row(m, g, row) : round_index(m, g, row);
     return bl_graph_kv_store_groups(g, row, bl_build_state(m, g, s, r->state), ratio);
 }
 
@@ -414,7 +453,7 @@ static bl_val build_choice(const struct bl_model *m, struct bl_graph *g, const s
     if (bl_state_rows(&m->state[r->state], s) <= x->top_k)
         return 0;
     q = bl_build_linear(m, g, l->role[BL_W_INDEX_Q], q);
-    q = rope_tail(m, g, q, angles->tokens, x->index_head);
+    q = round_index(m, g, rope_tail(m, g, q, angles->tokens, x->index_head));
     return bl_graph_choose(g, q, bl_build_linear(m, g, l->role[BL_W_INDEX_PROJ], h), rows, &at);
 }
 
@@ -433,7 +472,7 @@ static bl_val attend(const struct bl_model *m, struct bl_graph *g, const struct 
     struct bl_attention_vals v = {.q = q};
     bl_val kv = bl_build_linear(m, g, l->role[BL_W_ATTN_KV_A], h);
     kv = bl_build_norm(m, g, l->role[BL_W_ATTN_KV_A_NORM], kv);
-    kv = rope_tail(m, g, kv, angles->tokens, m->hp.dk);
+    kv = round_row(m, g, rope_tail(m, g, kv, angles->tokens, m->hp.dk));
     v.k = v.v = bl_graph_kv_store(g, kv, bl_build_state(m, g, s, l->state_k));
     v.sinks = bl_build_weight(m, g, l->role[BL_W_ATTN_SINKS].w);
     if (!x->ratio)

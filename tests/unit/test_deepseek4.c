@@ -474,6 +474,49 @@ static void rewinding(void **state)
     free(want);
 }
 
+/* ---- copies ---- */
+
+static void continue_copy(struct bl_engine *e, struct bl_session *s, uint32_t n, const float *want)
+{
+    enum { AFTER = 6 };
+    float rows[AFTER * VOCAB];
+    assert_int_equal(bl_session_n_tokens(s), n);
+    feed(e, s, token + n, AFTER, rows);
+    assert_memory_equal(rows, want + n * VOCAB, sizeof rows);
+    bl_session_destroy(s);
+}
+
+/* A sequence goes on in a copy of it, and in what was saved and restored, wherever its groups and
+ * its window stand. */
+static void copies_go_on(void **state)
+{
+    (void)state;
+    static const uint32_t at[] = {1, 3, 4, 127, 128, 129, 130, 255, 256, 257};
+    float *want = exact_logits();
+    struct bl_options opt = exactly();
+    opt.ubatch_tokens = 16;
+    struct bl_engine *e = opened(&opt);
+    struct bl_session *s, *copy;
+    char file[96];
+    snprintf(file, sizeof file, "%s/state", folder);
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    for (unsigned i = 0; i < BL_COUNT(at); i++) {
+        const uint32_t held = (uint32_t)bl_session_n_tokens(s);
+        feed(e, s, token + held, at[i] - held, NULL);
+        assert_int_equal(bl_session_fork(&copy, s), BL_OK);
+        continue_copy(e, copy, at[i], want);
+        assert_int_equal(bl_session_save(s, file), BL_OK);
+        assert_int_equal(bl_session_create(&copy, e), BL_OK);
+        feed(e, copy, token + 50, 140, NULL); /* what was there before leaves no trace */
+        assert_int_equal(bl_session_restore(copy, file), BL_OK);
+        continue_copy(e, copy, at[i], want);
+    }
+    bl_session_destroy(s);
+    bl_close(e);
+    unlink(file);
+    free(want);
+}
+
 /* ---- what the file may not hold ---- */
 
 static void experts_that_are_not_there_are_refused(void **state)
@@ -496,6 +539,7 @@ int main(void)
         cmocka_unit_test(chunks_do_not_matter),
         cmocka_unit_test(sequences_do_not_matter),
         cmocka_unit_test(rewinding),
+        cmocka_unit_test(copies_go_on),
         cmocka_unit_test(experts_that_are_not_there_are_refused),
     };
     return cmocka_run_group_tests(tests, enter, leave);

@@ -157,9 +157,10 @@ static void too_little_memory_is_refused_before_allocation(void **state)
 static void a_split_plan_equals_the_one_device_plan(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama-f32",  "mixtral-f32",   "qwen3moe-iq3",
-                                        "gemma3-f32", "gpt-oss-mxfp4", "glm4moe-f32"};
-    for (size_t i = 0; i < 6; i++)
+    static const char *const names[] = {"llama-f32",     "mixtral-f32",   "qwen3moe-iq3",
+                                        "gemma3-f32",    "gpt-oss-mxfp4", "glm4moe-f32",
+                                        "deepseek2-f32", "deepseek4-f32"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (uint32_t second = 1; second < 4; second++) {
             struct bl_options opt = small();
             opt.no_mmap = second == 2;

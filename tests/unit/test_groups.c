@@ -604,6 +604,92 @@ static void route_by_token(void **state)
         rig_cases(make_route, check_route, &n_tok[i]);
 }
 
+/* ---- ROUND, HADAMARD ---- */
+
+struct round_case {
+    uint32_t kind, n;
+    float x[6], want[6];
+};
+static const struct round_case round_cases[] = {
+    {BL_ROUND_E4M3,
+     6,
+     {.01f, -.3f, 1, 3.3f, -7.7f, 100},
+     {.009765625f, -.3125f, 1, 3.25f, -7.5f, 96}},
+    {BL_ROUND_E4M3, 4, {448, 1, 17, -.9f}, {448, 1, 16, -.875f}},
+    {BL_ROUND_E4M3, 2, {449, 17}, {448, 16}},
+    {BL_ROUND_E4M3,
+     3,
+     {1e-6f, 2e-5f, -3e-5f},
+     {9.5367431640625e-7f, 1.9073486328125e-5f, -3.0517578125e-5f}},
+    {BL_ROUND_E2M1, 6, {.26f, -.75f, 1.3f, 2.5f, -5, .1f}, {.5f, -1, 1.5f, 2, -4, 0}},
+    {BL_ROUND_E2M1, 6, {6, 5, 2.5f, 1.25f, .25f, -3.5f}, {6, 4, 2, 1, 0, -4}},
+    {BL_ROUND_E2M1, 6, {6.1f, 5, 2.5f, 1.25f, .25f, -3.5f}, {6, 4, 2, 1, 0, -4}},
+    {BL_ROUND_E2M1, 2, {0, 0}, {0, 0}},
+};
+
+/* Two groups of the case and a tail that stays, in runs, in every token. */
+static void make_round(struct rig *r, const void *arg)
+{
+    const struct round_case *c = arg;
+    const uint32_t run = 2 * c->n + 3;
+    const struct bl_round_attr at = {c->kind, run, 2 * c->n, c->n};
+    const bl_val x = rig_input(r, 0, 2 * run, 4);
+    r->out[0] = bl_graph_round(&r->g, x, &at);
+    rig_alloc(r);
+    for (uint32_t i = 0; i < 2 * run * 4; i++)
+        ((float *)r->data[x])[i] = i % run < 2 * c->n ? c->x[i % run % c->n] : 0.123456789f;
+    rig_tokens(r, 3, 0);
+}
+
+static void check_round(const struct rig *r, const void *arg)
+{
+    const struct round_case *c = arg;
+    const uint32_t run = 2 * c->n + 3;
+    const float *y = r->data[r->out[0]];
+    for (uint32_t i = 0; i < 2 * run * 3; i++)
+        assert_true(y[i] == (i % run < 2 * c->n ? c->want[i % run % c->n] : 0.123456789f));
+    rig_untouched(r, r->out[0], 3);
+}
+
+static void make_hadamard(struct rig *r, const void *arg)
+{
+    const uint32_t n = *(const uint32_t *)arg;
+    const bl_val x = rig_input(r, 0, 2 * n, 4);
+    r->out[0] = bl_graph_hadamard(&r->g, x, n);
+    rig_alloc(r);
+    rig_fill(r, x, 1);
+    rig_tokens(r, 3, 0);
+}
+
+/* Row and column numbers that share an odd number of bits make a minus. */
+static void check_hadamard(const struct rig *r, const void *arg)
+{
+    const uint32_t n = *(const uint32_t *)arg;
+    const float *x = source(r, 0), *y = r->data[r->out[0]];
+    for (uint32_t run = 0; run < 6; run++, x += n, y += n)
+        for (uint32_t i = 0; i < n; i++) {
+            double sum = 0;
+            for (uint32_t j = 0; j < n; j++) {
+                uint32_t odd = 0;
+                for (uint32_t b = i & j; b; b >>= 1)
+                    odd ^= b & 1;
+                sum += odd ? -(double)x[j] : (double)x[j];
+            }
+            rig_near(y[i], sum / sqrt(n), 2e-6, "hadamard", i);
+        }
+    rig_untouched(r, r->out[0], 3);
+}
+
+static void rounding_as_in_training(void **state)
+{
+    (void)state;
+    const uint32_t n[] = {1, 2, 32, 128};
+    for (size_t i = 0; i < N(round_cases); i++)
+        rig_cases(make_round, check_round, &round_cases[i]);
+    for (size_t i = 0; i < N(n); i++)
+        rig_cases(make_hadamard, check_hadamard, &n[i]);
+}
+
 /* ---- what a step must not say ---- */
 
 /* What lies beyond a table or a state is refused, not read. */
@@ -716,6 +802,7 @@ int main(void)
         cmocka_unit_test(attention_groups),
         cmocka_unit_test(batches_do_not_matter),
         cmocka_unit_test(route_by_token),
+        cmocka_unit_test(rounding_as_in_training),
         cmocka_unit_test(steps_beyond_the_data_are_refused),
         cmocka_unit_test(wrong_shapes_are_refused),
     };

@@ -508,6 +508,26 @@ static void graphs_with_groups(void **state)
     rc_close(&o);
 }
 
+static void rounding_as_in_training(void **state)
+{
+    (void)state;
+    struct bl_model_options opt = {.ctx_tokens = 64, .type_k = BL_F16, .type_v = BL_F16};
+    struct rc r;
+    deepseek4(&r);
+    for (unsigned i = 0; i < 4; i++) {
+        opt.round_kv = i & 1;
+        opt.round_index = i >> 1;
+        struct rc_model o = opened(&r, &opt);
+        struct bl_graph g = built(o.m, 1, 4096);
+        assert_int_equal(count(&g, BL_OP_ROUND), (i & 1 ? 3 + 2 : 0) + (i >> 1 ? 2 : 0));
+        assert_int_equal(count(&g, BL_OP_HADAMARD), i >> 1 ? 2 : 0);
+        bl_graph_finish(&g);
+        rc_close(&o);
+    }
+    rc_number(&r, "attention.indexer.key_length", 96);
+    check_refused_with(&r, &opt, BL_EUNSUPPORTED, "rounding as in training needs a power of two");
+}
+
 static void scaling_that_was_lost(void **state)
 {
     (void)state;
@@ -620,7 +640,12 @@ static void wrong_models_are_refused(void **state)
                                            "hyper_connection.epsilon",
                                            "swiglu_clamp_exp",
                                            "hash_layer_count",
-                                           "attention.output_lora_rank"};
+                                           "attention.output_lora_rank",
+                                           "attention.head_count_kv",
+                                           "rope.dimension_count",
+                                           "rope.freq_base",
+                                           "expert_count",
+                                           "expert_weights_scale"};
     struct rc r;
     for (unsigned i = 0; i < BL_COUNT(number); i++) {
         deepseek4(&r);
@@ -674,6 +699,7 @@ int main(void)
         cmocka_unit_test(sizes_of_the_state),
         cmocka_unit_test(rows_of_the_state),
         cmocka_unit_test(graphs_with_groups),
+        cmocka_unit_test(rounding_as_in_training),
         cmocka_unit_test(scaling_that_was_lost),
         cmocka_unit_test(other_names),
         cmocka_unit_test(drafts_are_not_built),

@@ -306,7 +306,10 @@ BL_ALWAYS_INLINE void delta_rows(uint32_t dk, int rows, float *y, float *s, cons
             sum[r] = _mm256_fmadd_ps(load_some(s + (size_t)r * dk + i, dk - i), k, sum[r]);
     }
     for (int r = 0; r < rows; r++) {
-        d[r] = _mm256_set1_ps(t->beta * (v[r] - t->decay * sum_floats(sum[r])));
+        float value = v[r];
+        /* In a register: emulators read 16 bytes for the memory operand of a scalar FMA. */
+        __asm__("" : "+x"(value));
+        d[r] = _mm256_set1_ps(t->beta * (value - t->decay * sum_floats(sum[r])));
         sum[r] = _mm256_setzero_ps();
     }
     for (uint32_t i = 0; i < dk; i += 8) {
