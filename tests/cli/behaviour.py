@@ -294,6 +294,152 @@ def test_strace_agrees_read():
     total = rows["total"][1]
     check(total <= private <= total + SLACK, "%d private bytes obtained, the ledger has %d" % (private, total))
 
+# ---- chat --------------------------------------------------------------------------------------------------
+
+TEMPLATE = "{% for m in messages %}<s>[{{ m.role }}] {{ m.content }}</s>{% endfor %}[me] "
+DIM, BRIGHT = b"\x1b[2m", b"\x1b[22m"
+
+class Chat:
+    """run -i with all three streams on one terminal."""
+    def __init__(self, *options, end="", **env):
+        try:
+            self.master, slave = pty.openpty()
+        except OSError as e:
+            raise Skip("no terminals here: %s" % e)
+        self.tmp = tempfile.TemporaryDirectory()
+        with open(self.tmp.name + "/t.jinja", "w") as f:
+            f.write(TEMPLATE + end)
+        e = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        self.p = subprocess.Popen([BALLAST, "run", "-m", MODEL, "-i", "--chat-template", self.tmp.name + "/t.jinja",
+                                   "--progress", "none", *options], env=dict(e, TERM="xterm", **env), stdin=slave,
+                                  stdout=slave, stderr=slave, preexec_fn=self.own_terminal)
+        os.close(slave)
+        self.seen = b""
+
+    @staticmethod
+    def own_terminal():
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def until(self, what):
+        """Reads on to `what`, which is taken off what has been seen; what came before it."""
+        while what not in self.seen:
+            check(select.select([self.master], [], [], 30)[0], "%r does not come: %r" % (what, self.seen))
+            try:
+                self.seen += os.read(self.master, 4096)
+            except OSError:
+                raise AssertionError("ended before %r: %r" % (what, self.seen))
+        before, _, self.seen = self.seen.partition(what)
+        return before
+
+    def type(self, text):
+        os.write(self.master, text)
+
+    def finish(self):
+        try:
+            while data := os.read(self.master, 4096):
+                self.seen += data
+        except OSError:                    # EIO: the other side is closed
+            pass
+        os.close(self.master)
+        self.tmp.cleanup()
+        return self.p.wait(timeout=30)
+
+def test_chat_end_of_input():
+    c = Chat("-n", "4")
+    c.until(b"> ")
+    c.type(b"Once\n")
+    c.until(b"Once\r\n")                   # the echo
+    check(c.until(b"\r\n> ") != b"", "no answer")
+    c.type(b"a\\\n")
+    c.until(b"\r\n. ")
+    c.type(b"b\n")
+    c.until(b"\r\n> ")
+    c.type(b"\x04")
+    code = c.finish()
+    check(code == 0, "exit code %d" % code)
+    check(c.seen.endswith(b"\r\n"), "the shell's prompt would not begin a line: %r" % c.seen)
+
+def test_chat_interrupted_answer():
+    c = Chat("-c", "100000")               # nothing else ends the answer soon
+    c.until(b"> ")
+    for _ in range(2):
+        c.type(b"Once\n")
+        c.until(b"Once\r\n")
+        while not c.seen:
+            c.seen += os.read(c.master, 1)
+        c.type(b"\x03")
+        c.until(b"\r\n> ")
+    c.type(b"/quit\n")
+    code = c.finish()
+    check(code == 0, "exit code %d: %r" % (code, c.seen))
+
+def test_chat_interrupted_prompt():
+    for lines in b"", b"Once\n":           # the first prompt and a later one
+        c = Chat("-n", "4")
+        c.until(b"> ")
+        if lines:
+            c.type(lines)
+            c.until(b"\r\n> ")
+        time.sleep(0.1)                    # the prompt stands before the program reads
+        c.type(b"\x03")
+        code = c.finish()
+        check(code == -signal.SIGINT, "exit code %d" % code)
+
+def test_chat_terminated():
+    c = Chat("-c", "100000")
+    c.until(b"> ")
+    c.type(b"Once\n")
+    c.until(b"Once\r\n")
+    while not c.seen:
+        c.seen += os.read(c.master, 1)
+    c.p.send_signal(signal.SIGTERM)
+    code = c.finish()
+    check(code == 143, "exit code %d" % code)
+    check(c.seen.endswith(b"\r\n"), "the line is not ended: %r" % c.seen[-100:])
+
+def reasoning(**env):
+    c = Chat("-n", "4", end="<think>\n", **env)
+    c.until(b"> ")
+    c.type(b"Once\n")
+    c.until(b"Once\r\n")
+    shown = c.until(b"\r\n> ")
+    c.type(b"\x04")
+    check(c.finish() == 0, c.seen)
+    return shown
+
+def test_chat_reasoning_is_dim():
+    shown = reasoning()
+    check(shown.startswith(DIM) and shown.endswith(BRIGHT), repr(shown))
+    check(shown.count(b"\x1b") == 2 and len(shown) > len(DIM + BRIGHT), repr(shown))
+    plain = reasoning(NO_COLOR="1")
+    check(shown[len(DIM):-len(BRIGHT)] == plain, (shown, plain))
+
+def test_chat_to_a_pipe_is_plain():
+    with tempfile.TemporaryDirectory() as tmp:
+        with open(tmp + "/t.jinja", "w") as f:
+            f.write(TEMPLATE + "<think>")
+        p = subprocess.run([BALLAST, "run", "-m", MODEL, "-i", "--chat-template", tmp + "/t.jinja", "-n", "4"],
+                           input=b"Once\n", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
+                           env=dict(os.environ, TERM="xterm"))
+        check(p.returncode == 0 and p.stdout and b"\x1b" not in p.stdout + p.stderr, p)
+        check(b"> " not in p.stderr, p.stderr)
+
+def test_chat_closed_pipe_is_quiet():
+    with tempfile.TemporaryDirectory() as tmp:
+        with open(tmp + "/t.jinja", "w") as f:
+            f.write(TEMPLATE)
+        p = subprocess.Popen([BALLAST, "run", "-m", MODEL, "-i", "--chat-template", tmp + "/t.jinja", "--progress",
+                              "none"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        p.stdin.write(b"Once\nmore\n")
+        p.stdin.flush()
+        p.stdout.read(1)
+        p.stdout.close()
+        code = p.wait(timeout=30)
+        err = p.stderr.read()
+        p.stdin.close()
+        check(code == 1 and err == b"", (code, err))
+
 def main():
     word = sys.argv[3] if len(sys.argv) > 3 else ""
     failed = 0
