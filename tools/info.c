@@ -20,6 +20,15 @@ struct info_args {
 #define FORMAT_WORDS "table|json"
 enum { FORMAT_TABLE, FORMAT_JSON };
 
+struct info {
+    struct info_args args;
+    struct bl_engine_args engine;
+    struct bl_gguf *gguf;
+    struct bl_state_info state;
+    bool state_asked, state_known;
+    char why[512]; /* it is not */
+};
+
 static const struct bl_arg info_rows[] = {
     {"--tensors", BL_ARG_FLAG, AT(tensors), .help = "list every tensor (json always does)"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
@@ -137,6 +146,45 @@ static void print_files(FILE *f, const struct bl_gguf *g)
     }
 }
 
+/* A download that stopped, or a header kept on its own. */
+static void print_missing(FILE *f, const struct bl_gguf *g, const struct bl_info_types *t)
+{
+    uint64_t n = bl_gguf_missing_bytes(g);
+
+    if (n)
+        fprintf(f, "%s: %" PRIu64 " bytes of tensor data are missing\n",
+                n < t->bytes ? "incomplete" : "header only", n);
+}
+
+static void print_state_line(FILE *f, const struct bl_state_line *l)
+{
+    char span[32] = "";
+
+    if (l->span_tokens > 1)
+        snprintf(span, sizeof span, " of %u", l->span_tokens);
+    fprintf(f,
+            "  %-12s %s%-*s %-5s %4u layers x %9" PRIu64 " rows x %7" PRIu64 " B %16" PRIu64 "\n",
+            l->name, l->law, (int)(18 - strlen(l->law)), span, l->type_name, l->layers, l->rows,
+            l->row_bytes, l->bytes);
+}
+
+static void print_state(FILE *f, const struct info *info)
+{
+    const struct bl_state_info *s = &info->state;
+
+    if (!info->state_known) {
+        fprintf(f, "%-14s not known: %s\n", "cached state", info->why);
+        return;
+    }
+    fprintf(f, "\ncached state, in bytes, of a session of %" PRIu64 " tokens, %u at a time\n",
+            s->ctx_tokens, s->ubatch_tokens);
+    for (uint32_t i = 0; i < s->n_lines; i++)
+        print_state_line(f, &s->line[i]);
+    fprintf(f, "  %-70s %16" PRIu64 "\n", "state", s->bytes);
+    fprintf(f, "  %-70s %16" PRIu64 "\n", "ring slack: rows that windows keep beyond themselves",
+            s->slack_bytes);
+}
+
 static void print_tensors(FILE *f, const struct bl_gguf *g)
 {
     fprintf(f, "\n%-36s %-8s %-24s %14s\n", "tensor", "type", "shape", "bytes");
@@ -152,18 +200,21 @@ static void print_tensors(FILE *f, const struct bl_gguf *g)
     }
 }
 
-static void print_model(FILE *f, const struct bl_gguf *g, const struct info_args *a)
+static void print_model(FILE *f, const struct info *i)
 {
     struct bl_info_types types;
+    const struct bl_gguf *g = i->gguf;
 
     bl_info_types(&types, g);
     print_files(f, g);
+    print_missing(f, g, &types);
     print_text(f, "architecture", bl_info_find(g, "general.architecture"));
     print_text(f, "name", bl_info_find(g, "general.name"));
     print_parameters(f, &types);
     print_numbers(f, g);
     print_types(f, &types);
-    if (a->tensors)
+    print_state(f, i);
+    if (i->args.tensors)
         print_tensors(f, g);
 }
 
@@ -175,22 +226,25 @@ static void print_line(void *file, const char *text)
     fprintf(file, "%s\n", text);
 }
 
-static int show(const struct bl_report *r, const struct info_args *a,
-                const struct bl_engine_args *e, const struct bl_gguf *gguf)
+static int show(const struct bl_report *r, const struct info *i)
 {
     struct bl_out_page page;
     FILE *f = bl_out_page_begin(&page);
     int code = BL_EXIT_OK;
 
-    if (f && a->format == FORMAT_JSON) {
-        code = bl_info_json(f, r, gguf, a->cpu ? e : NULL, a->full);
+    if (f && i->args.format == FORMAT_JSON) {
+        const struct bl_info_source source = {.gguf = i->gguf,
+                                              .state = i->state_known ? &i->state : NULL,
+                                              .cpu = i->args.cpu ? &i->engine : NULL,
+                                              .full = i->args.full};
+        code = bl_info_json(f, r, &source);
     } else if (f) {
-        if (gguf)
-            print_model(f, gguf, a);
-        if (gguf && a->cpu)
+        if (i->gguf)
+            print_model(f, i);
+        if (i->gguf && i->args.cpu)
             fputc('\n', f);
-        if (a->cpu)
-            code = bl_engine_args_describe(r, e, print_line, f);
+        if (i->args.cpu)
+            code = bl_engine_args_describe(r, &i->engine, print_line, f);
     }
     if (code) {
         bl_out_page_drop(&page);
@@ -199,17 +253,41 @@ static int show(const struct bl_report *r, const struct info_args *a,
     return bl_out_page_end(r, &page);
 }
 
+/* A file that this build cannot run can be looked at all the same, unless its state is asked for.
+ */
+static int open_model(const struct bl_report *r, struct info *i)
+{
+    const struct bl_engine_args *e = &i->engine;
+    const struct bl_options opt = {.ctx_tokens = (uint64_t)e->ctx_tokens,
+                                   .batch_tokens = (uint32_t)e->batch_tokens,
+                                   .ubatch_tokens = (uint32_t)e->ubatch_tokens,
+                                   .type_k = e->type_k,
+                                   .type_v = e->type_v};
+    enum bl_status st = bl_gguf_open_header(&i->gguf, e->model);
+
+    if (st)
+        return bl_report_status(r, BL_STAGE_OPEN, st);
+    st = bl_state_info_make(&i->state, i->gguf, &opt);
+    i->state_known = !st;
+    if (st && i->state_asked)
+        return bl_report_status(r, BL_STAGE_OPEN, st);
+    if (st)
+        bl_clean_text(i->why, sizeof i->why, bl_error(), strlen(bl_error()), true);
+    return BL_EXIT_OK;
+}
+
 int bl_verb_info(int argc, char **argv)
 {
-    struct info_args args = {0};
-    struct bl_engine_args engine_args;
-    bl_engine_args_init(&engine_args);
-    struct bl_arg model_row = bl_model_group(&engine_args).rows[0];
+    struct info info = {0};
+    struct bl_engine_args *e = &info.engine;
+    bl_engine_args_init(e);
+    struct bl_arg model_row = bl_model_group(e).rows[0];
     model_row.required = false; /* --cpu alone is a question, too */
     const struct bl_arg_group groups[] = {
-        {"Model", &model_row, 1, &engine_args},
-        {"What to show", info_rows, COUNT(info_rows), &args},
-        bl_machine_group(&engine_args),
+        {"Model", &model_row, 1, e},
+        {"What to show", info_rows, COUNT(info_rows), &info.args},
+        bl_state_group(e),
+        bl_machine_group(e),
     };
     struct bl_command command = {
         .report = {.verb = "info"},
@@ -220,19 +298,23 @@ int bl_verb_info(int argc, char **argv)
         .n_groups = COUNT(groups),
         .more = "Examples:\n"
                 "  ballast info -m model.gguf --tensors\n"
+                "  ballast info -m model.gguf -c 131072\n"
                 "  ballast info -m model-00001-of-00003.gguf --format json\n"
                 "  ballast info --cpu\n\n" BL_EXIT_CODES_HELP,
     };
     enum bl_parsed parsed = bl_args_parse(&command, argc, argv);
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
-    if (!engine_args.model && !args.cpu)
+    if (!e->model && !info.args.cpu)
         return bl_args_fail(&command, "missing -m FILE or --cpu");
 
-    struct bl_gguf *gguf = NULL;
-    enum bl_status st = engine_args.model ? bl_gguf_open(&gguf, engine_args.model) : BL_OK;
-    int code = st ? bl_report_status(&command.report, BL_STAGE_OPEN, st)
-                  : show(&command.report, &args, &engine_args, gguf);
-    bl_gguf_close(gguf);
+    info.state_asked = e->ctx_tokens || e->ubatch_tokens || e->type_k || e->type_v;
+    int code = bl_engine_args_check(&command, e);
+    if (!code && e->model)
+        code = open_model(&command.report, &info);
+    if (!code)
+        code = show(&command.report, &info);
+    bl_state_info_finish(&info.state);
+    bl_gguf_close(info.gguf);
     return code;
 }

@@ -331,18 +331,50 @@ static int put_cpu(cJSON *root, const struct bl_report *r, const struct bl_engin
     return bl_engine_args_machine_code(r, st);
 }
 
-int bl_info_json(FILE *f, const struct bl_report *r, const struct bl_gguf *gguf,
-                 const struct bl_engine_args *cpu, bool full)
+static cJSON *json_state_line(const struct bl_state_line *l)
+{
+    cJSON *o = cJSON_CreateObject();
+
+    if (put(o, "name", cJSON_CreateString(l->name)) && put(o, "law", cJSON_CreateString(l->law)) &&
+        put(o, "type", cJSON_CreateString(l->type_name)) &&
+        put(o, "span_tokens", json_u64(l->span_tokens)) && put(o, "layers", json_u64(l->layers)) &&
+        put(o, "row_bytes", json_u64(l->row_bytes)) && put(o, "rows", json_u64(l->rows)) &&
+        put(o, "slack_rows", json_u64(l->slack_rows)) && put(o, "bytes", json_u64(l->bytes)) &&
+        put(o, "slack_bytes", json_u64(l->slack_bytes)))
+        return o;
+    cJSON_Delete(o);
+    return NULL;
+}
+
+static bool put_state(cJSON *root, const struct bl_state_info *s)
+{
+    if (!s)
+        return put(root, "state", cJSON_CreateNull());
+    cJSON *lines = cJSON_CreateArray(), *o = cJSON_CreateObject();
+    bool good = lines;
+
+    for (uint32_t i = 0; good && i < s->n_lines; i++)
+        good = append(lines, json_state_line(&s->line[i]));
+    good = put(o, "kinds", lines) && good;
+    good = good && put(o, "ctx_tokens", json_u64(s->ctx_tokens)) &&
+           put(o, "ubatch_tokens", json_u64(s->ubatch_tokens)) &&
+           put(o, "bytes", json_u64(s->bytes)) && put(o, "slack_bytes", json_u64(s->slack_bytes));
+    return put(root, "state", o) && good;
+}
+
+int bl_info_json(FILE *f, const struct bl_report *r, const struct bl_info_source *s)
 {
     cJSON *root = cJSON_CreateObject();
     bool good = root;
     int code = BL_EXIT_OK;
 
-    if (gguf)
-        good = put_files(root, gguf) && put_types(root, gguf) && put_metadata(root, gguf, full) &&
-               put_tensors(root, gguf);
-    if (cpu && good)
-        code = put_cpu(root, r, cpu, &good);
+    if (s->gguf)
+        good = put_files(root, s->gguf) &&
+               put(root, "missing_bytes", json_u64(bl_gguf_missing_bytes(s->gguf))) &&
+               put_types(root, s->gguf) && put_state(root, s->state) &&
+               put_metadata(root, s->gguf, s->full) && put_tensors(root, s->gguf);
+    if (s->cpu && good)
+        code = put_cpu(root, r, s->cpu, &good);
     char *text = good && !code ? cJSON_Print(root) : NULL;
     if (text) {
         fprintf(f, "%s\n", text);

@@ -28,8 +28,13 @@ const struct bl_kv *bl_info_find(const struct bl_gguf *, const char *key); /* NU
 /* Item i of an integer value or array; false: another type, or negative. */
 bool bl_info_integer(const struct bl_kv *, uint64_t i, uint64_t *out);
 
-/* gguf or cpu may be NULL: that part is left out. */
-int bl_info_json(FILE *, const struct bl_report *, const struct bl_gguf *gguf, const struct bl_engine_args *cpu,
-                 bool full);
+/* gguf or cpu may be NULL: that part is left out; state NULL: it is not known. */
+struct bl_info_source {
+    const struct bl_gguf *gguf;
+    const struct bl_state_info *state;
+    const struct bl_engine_args *cpu;
+    bool full;
+};
+int bl_info_json(FILE *, const struct bl_report *, const struct bl_info_source *);
 
 #endif

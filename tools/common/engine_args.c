@@ -38,6 +38,17 @@ static const struct bl_arg engine_rows[] = {
      .help = "the float reference: decoded weights, float activations and cache; slow"},
 };
 
+static const struct bl_arg state_rows[] = {
+    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N", 0, 1 << 30,
+     .help = "for a context of N tokens (default: what the model was trained with, at most 4096)"},
+    {"-ub,--ubatch-size", BL_ARG_INT, AT(ubatch_tokens), "N", 1, 1 << 20,
+     .help = "for N tokens computed at a time (default 512)"},
+    {"-ctk,--cache-type-k", BL_ARG_TEXT, AT(type_k), "TYPE",
+     .help = "type of cached keys, such as f16, f32, q8_0 (default f16)"},
+    {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
+     .help = "type of cached values, likewise"},
+};
+
 static const struct bl_arg rope_rows[] = {
     {"--rope-scaling", BL_ARG_CHOICE, AT(rope_scaling), ROPE_SCALINGS,
      .help = "how positions are stretched over a longer context (default: as the file says)"},
@@ -87,6 +98,11 @@ struct bl_arg_group bl_model_group(struct bl_engine_args *a)
 struct bl_arg_group bl_engine_group(struct bl_engine_args *a)
 {
     return (struct bl_arg_group){"Engine", engine_rows, COUNT(engine_rows), a};
+}
+
+struct bl_arg_group bl_state_group(struct bl_engine_args *a)
+{
+    return (struct bl_arg_group){"Cached state", state_rows, COUNT(state_rows), a};
 }
 
 struct bl_arg_group bl_rope_group(struct bl_engine_args *a)

@@ -29,6 +29,7 @@ enum { BL_INSTEAD_OF_ROPE_SCALE = 6, BL_INSTEAD_OF_MODEL = 7 };
 void bl_engine_args_init(struct bl_engine_args *);
 struct bl_arg_group bl_model_group(struct bl_engine_args *);
 struct bl_arg_group bl_engine_group(struct bl_engine_args *);
+struct bl_arg_group bl_state_group(struct bl_engine_args *); /* the rows of it that say what a session keeps */
 struct bl_arg_group bl_rope_group(struct bl_engine_args *);
 struct bl_arg_group bl_machine_group(struct bl_engine_args *);
 struct bl_arg_group bl_message_group(struct bl_engine_args *);
