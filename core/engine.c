@@ -98,10 +98,30 @@ void bl_engine_parts_finish(struct bl_engine_parts *p)
     *p = (struct bl_engine_parts){0};
 }
 
+static void close_streams(struct bl_engine *e)
+{
+    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++)
+        if (e->place[d].stream)
+            e->place[d].dev->ops->stream_close(e->place[d].stream);
+}
+
+static void free_blocks(struct bl_engine *e)
+{
+    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++) {
+        free_mem(&e->place[d].arena);
+        free_mem(&e->place[d].scratch);
+        free_mem(&e->place[d].params);
+    }
+    for (uint32_t d = 0; e->state_mem && d < e->parts.machine.n_devices; d++)
+        free_mem(&e->state_mem[d]);
+}
+
+/* Streams first: one that timed out may still be running a program. */
 void bl_close(struct bl_engine *e)
 {
     if (!e)
         return;
+    close_streams(e);
     for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++)
         if (e->kept[i].program) {
             bl_program_finish(e->kept[i].program);
@@ -110,15 +130,7 @@ void bl_close(struct bl_engine *e)
     bl_sched_finish(&e->sched);
     free_mem(&e->params);
     free_mem(&e->output);
-    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++) {
-        struct bl_place *p = &e->place[d];
-        if (p->stream)
-            p->dev->ops->stream_close(p->stream);
-        free_mem(&p->arena);
-        free_mem(&p->scratch);
-        free_mem(&p->params);
-        free_mem(&e->state_mem[d]);
-    }
+    free_blocks(e);
     bl_weights_finish(&e->weights);
     free(e->blocks);
     free(e->place);

@@ -116,8 +116,9 @@ enum bl_status bl_file_map(struct bl_file *f, const void **out)
                       ? (errno = EFBIG, MAP_FAILED)
                       : mmap(NULL, (size_t)f->bytes, PROT_READ, MAP_PRIVATE, f->fd, 0);
         if (p == MAP_FAILED)
-            return bl_fail(BL_EIO, "%s: cannot map %" PRIu64 " bytes: %s", bl_path_tail(f->path),
-                           f->bytes, strerror(errno));
+            return bl_fail(errno == ENOMEM ? BL_ENOMEM : BL_EIO,
+                           "%s: cannot map %" PRIu64 " bytes: %s", bl_path_tail(f->path), f->bytes,
+                           strerror(errno));
         f->map = p;
         BL_POISON((char *)f->map + f->bytes, tail_bytes(f));
     }

@@ -232,7 +232,7 @@ enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu)
         if (err) {
             bl_pool_destroy(p);
             return bl_fail(
-                BL_EIO, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
+                BL_ENOMEM, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
                 err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
         }
         p->n_started++;

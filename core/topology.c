@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -457,6 +458,26 @@ static enum bl_status ask_sysconf(struct bl_host_memory *m)
     return BL_OK;
 }
 
+/* What ulimit -v leaves: pages count when they are mapped, used or not. */
+static void limit_address_space(struct bl_host_memory *m)
+{
+    struct rlimit limit;
+    char text[64] = "";
+    FILE *f = NULL;
+
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        !(f = fopen("/proc/self/statm", "r")))
+        return;
+    const uint64_t taken =
+        fgets(text, sizeof text, f) ? strtoull(text, NULL, 10) * bl_page_bytes() : 0;
+    fclose(f);
+    const uint64_t room = limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
+    if (room < m->usable_bytes) {
+        m->usable_bytes = room;
+        snprintf(m->source, sizeof m->source, "the limit on address space (ulimit -v)");
+    }
+}
+
 enum bl_status bl_topology_memory(struct bl_host_memory *out, const char *cgroup_root)
 {
     struct bl_host_memory m = {0};
@@ -477,6 +498,8 @@ enum bl_status bl_topology_memory(struct bl_host_memory *out, const char *cgroup
         m.usable_bytes = group.room_bytes;
         memcpy(m.source, group.source, sizeof m.source);
     }
+    if (!cgroup_root)
+        limit_address_space(&m);
     *out = m;
     return BL_OK;
 }

@@ -13,8 +13,9 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
 {
     enum bl_dtype t = opt->exact ? BL_F32 : BL_F16;
 
-    if (name)
-        BL_TRY(bl_dtype_by_name(name, &t));
+    enum bl_status st = name ? bl_dtype_by_name(name, &t) : BL_OK;
+    if (st)
+        return bl_fail_in(st, "%s", flag);
     if (!bl_dtype_can_encode(t) || bl_dtypes[t].act == BL_ACT_NONE)
         return bl_fail(BL_EINVAL, "%s %s: a KV cache can be f32, f16, bf16, q8_0 or q4_0", flag,
                        name);

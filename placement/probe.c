@@ -19,7 +19,9 @@ static enum bl_status configure(struct bl_device_config *c, const struct bl_opti
     c->exact = opt->exact;
     if (c->threads)
         return BL_OK;
-    BL_TRY(bl_threads_choose(&t, opt->topology, opt->cgroup_root));
+    enum bl_status st = bl_threads_choose(&t, opt->topology, opt->cgroup_root);
+    if (st) /* files that cannot be read are the options' fault, not the model's */
+        return st == BL_EIO ? BL_EINVAL : st;
     bl_info("threads: %u (%s)", t.n, t.reason);
     c->threads = t.n;
     return BL_OK;

@@ -310,6 +310,7 @@ int bl_verb_info(int argc, char **argv)
 
     info.state_asked = e->ctx_tokens || e->ubatch_tokens || e->type_k || e->type_v;
     int code = bl_engine_args_check(&command, e);
+    bl_log_set(bl_report_log, &command.report, BL_LOG_WARN);
     if (!code && e->model)
         code = open_model(&command.report, &info);
     if (!code)

@@ -28,10 +28,8 @@ quietly() {
 }
 
 build() {
-    if [ ! -f "$top/build/CMakeCache.txt" ]; then
-        say "building into $top/build (a minute or two)"
-        quietly "configuring" cmake -S "$top" -B "$top/build" -DCMAKE_BUILD_TYPE=Release -DBL_TESTS=OFF
-    fi
+    [ -f "$top/build/ballast" ] || say "building into $top/build (a minute or two)"
+    quietly "configuring" cmake -S "$top" -B "$top/build" -DCMAKE_BUILD_TYPE=Release -DBL_TESTS=OFF
     quietly "building" cmake --build "$top/build" -j "$(nproc)" --target ballast_cli
 }
 

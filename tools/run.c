@@ -65,7 +65,9 @@ static struct bl_sampling sampling_of(const struct bl_report *report, const stru
         .top_p = a->top_p > 0 ? (float)a->top_p : 1e-9f,
         .min_p = (float)a->min_p,
         .repeat_penalty = a->repeat_last ? (float)a->repeat_penalty : 1.0f,
-        .repeat_last = a->repeat_last < 0 ? (uint32_t)ctx : (uint32_t)a->repeat_last,
+        .repeat_last = a->repeat_last < 0 || (uint64_t)a->repeat_last > ctx
+                           ? (uint32_t)ctx
+                           : (uint32_t)a->repeat_last,
         .seed = a->seed < 0 ? ((uint64_t)t.tv_sec * 1000000007u ^ (uint64_t)t.tv_nsec) & 0xffffffffu
                             : (uint64_t)a->seed,
     };

@@ -157,7 +157,7 @@ static enum bl_status stream_open(struct bl_device *dev, struct bl_stream **out)
     const int err = pthread_create(&s->thread, NULL, executor_main, s);
     if (err) {
         free(s);
-        return bl_fail(BL_EIO, "%s: the thread of a stream cannot be started: %s", dev->name,
+        return bl_fail(BL_ENOMEM, "%s: the thread of a stream cannot be started: %s", dev->name,
                        strerror(err));
     }
     *out = s;

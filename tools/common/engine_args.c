@@ -68,7 +68,9 @@ static const struct bl_arg machine_rows[] = {
     {"-t,--threads", BL_ARG_INT, AT(threads), "N", 0, 1024,
      .help = "threads (default 0: physical cores, limited by affinity and cgroup quota)"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
-     .help = "CPU features that kernels may use, a bit mask; 0 is scalar code only (default: all)"},
+     .help =
+         "CPU features that kernels may use: 1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 3 both, "
+         "0 none (default: all there are)"},
     {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
      .help = "count cores of this hwloc XML file or synthetic machine (\"pack:2 core:8 pu:2\") "
              "instead of the real one"},
@@ -143,7 +145,9 @@ int bl_engine_args_machine_code(const struct bl_report *r, enum bl_status st)
 {
     if (st)
         bl_report_error(r, "%s", bl_error());
-    return st == BL_OK ? BL_EXIT_OK : st == BL_EINVAL ? BL_EXIT_USAGE : BL_EXIT_FAILURE;
+    return st == BL_OK                       ? BL_EXIT_OK
+           : st == BL_EINVAL || st == BL_EIO ? BL_EXIT_USAGE
+                                             : BL_EXIT_FAILURE;
 }
 
 int bl_engine_args_describe(const struct bl_report *r, const struct bl_engine_args *a,

@@ -18,6 +18,7 @@ void bl_io_init(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDONLY) < 0)
             return;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write past the limit fails with a reason instead */
 }
 
 static bool stdout_failed(const struct bl_report *r, int error)
@@ -140,8 +141,9 @@ bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const 
     bool exists = !stat(path, &st);
 
     memset(o, 0, sizeof *o);
-    o->path = exists ? realpath(path, NULL) : strdup(path);
-    if (o->path && exists && !S_ISREG(st.st_mode)) {
+    bool regular = exists && S_ISREG(st.st_mode); /* links followed; /dev/stdout has no real path */
+    o->path = regular ? realpath(path, NULL) : strdup(path);
+    if (o->path && exists && !regular) {
         o->file = fopen(o->path, "wb");
     } else if (o->path && (o->temp = temp_name(o->path))) {
         int fd = open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

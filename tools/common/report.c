@@ -24,6 +24,8 @@ int bl_exit_code(enum bl_stage stage, enum bl_status status)
     case BL_EINVAL: /* an option's value that only the library can judge, such as a KV type's name
                      */
         return stage == BL_STAGE_OPEN ? BL_EXIT_USAGE : BL_EXIT_FAILURE;
+    case BL_ENOMEM: /* while opening: what the plan cannot see, such as a limit on address space */
+        return stage == BL_STAGE_OPEN ? BL_EXIT_NOFIT : BL_EXIT_FAILURE;
     default:
         return BL_EXIT_FAILURE;
     }
