@@ -135,9 +135,10 @@ static enum bl_status read_streams(struct bl_model *m, struct ds4 *x)
 static enum bl_status read_clamps(struct bl_model *m, struct ds4 *x)
 {
     uint32_t n = m->hp.n_layer;
-    float *clamp = bl_calloc(2 * (size_t)n, sizeof *clamp), *shared = clamp + n;
+    float *clamp = bl_calloc(2 * (size_t)n, sizeof *clamp);
     if (!clamp)
         return bl_model_fail(m, BL_ENOMEM, "out of memory for %u layers", n);
+    float *shared = clamp + n;
     enum bl_status st = bl_hp_f32_per_layer(m, "swiglu_clamp_exp", true, 0, 1e9f, clamp);
     memcpy(shared, clamp, n * sizeof *clamp);
     if (!st)

@@ -3,6 +3,7 @@
  * that other writers give, states and their sizes, graphs, and what is refused. */
 #include "model_recipe.h"
 
+#include "alloc_fail.h"
 #include "log.h"
 
 #include <math.h>
@@ -687,6 +688,31 @@ static void wrong_tensors_are_refused(void **state)
     check_refused_with(&r, &opt, BL_EUNSUPPORTED, "deepseek4 is tested with f16 and f32 only");
 }
 
+/* ---- no memory ---- */
+
+static void no_memory(void **state)
+{
+    (void)state;
+    for (unsigned family = 0; family < 2; family++) {
+        struct rc r;
+        struct rc_model o = {NULL, NULL};
+        uint64_t n = 1;
+        family ? deepseek4(&r) : deepseek2(&r, false);
+        rc_save(&r);
+        RC_GOOD(bl_gguf_open(&o.g, rc_path));
+        for (bool failed = true; failed; n++) {
+            alloc_fail_at(n);
+            enum bl_status st = bl_model_open(&o.m, o.g, NULL);
+            failed = alloc_fail_stop();
+            assert_true(st == BL_OK || (failed && st == BL_ENOMEM)); /* a warning may be lost */
+            bl_model_close(o.m);
+            o.m = NULL;
+        }
+        assert_true(n > 5);
+        rc_close(&o);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -705,6 +731,7 @@ int main(void)
         cmocka_unit_test(drafts_are_not_built),
         cmocka_unit_test(wrong_models_are_refused),
         cmocka_unit_test(wrong_tensors_are_refused),
+        cmocka_unit_test(no_memory),
     };
     bl_log_set(note, NULL, BL_LOG_WARN);
     return cmocka_run_group_tests(tests, rc_enter_folder, rc_leave_folder);
