@@ -105,15 +105,33 @@ static void use_tensors(const struct bl_gguf *g)
     }
 }
 
+/* Headers may promise any data; what they say of the model may be looked at all the same. */
+static void use_header(const char *path)
+{
+    struct bl_gguf *g = NULL;
+    struct bl_state_info info = {0};
+    if (bl_gguf_open_header(&g, path)) {
+        must(!g, "a refused header gives no object");
+        return;
+    }
+    use_metadata(g);
+    if (!bl_state_info_make(&info, g, NULL))
+        must(info.n_lines && info.ubatch_tokens <= info.ctx_tokens, "state has kinds");
+    bl_state_info_finish(&info);
+    bl_gguf_close(g);
+}
+
 static void open_and_use(const char *path)
 {
     struct bl_gguf *g = NULL;
+    use_header(path);
     if (bl_gguf_open(&g, path)) {
         must(!g, "a refused file gives no object");
         must(strlen(bl_error()) > 10, "a refusal has a reason");
         return;
     }
     must(bl_gguf_heap_bytes(g) > 0, "an object takes memory");
+    must(!bl_gguf_missing_bytes(g), "nothing of it is missing");
     use_metadata(g);
     use_tensors(g);
     bl_gguf_close(g);
