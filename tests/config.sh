@@ -5,11 +5,12 @@
 #     clang     clang, warnings are errors; unit tests, kernels, and libFuzzer on untrusted input
 #     asan      gcc, address and undefined-behaviour sanitizers; every tier 1 test
 #     tsan      gcc, thread sanitizer; whatever starts threads
-#   exit 77 when its compiler is missing
+#     aarch64   gcc for 64-bit Arm, run by qemu-user: the scalar kernels, and one small model per family
+#   exit 77 when its compiler, or what it runs in, is missing
 set -euo pipefail
 name=$1 root=$2 dir=$3
 
-options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+options=(-DCMAKE_BUILD_TYPE=RelWithDebInfo) targets=()
 case $name in
 clang)
     if ! command -v clang >/dev/null; then
@@ -27,6 +28,23 @@ tsan)
     options+=(-DBL_SANITIZE=thread)
     select=(-R '^unit\.(thread|engine|cpu_ops|program)$')
     ;;
+aarch64)
+    for command in aarch64-linux-gnu-gcc qemu-aarch64; do
+        if ! command -v $command >/dev/null; then
+            echo "skipped: no $command here"
+            exit 77
+        fi
+    done
+    for lib in libpcre2-8 hwloc libcjson cmocka; do
+        if ! PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig pkg-config --exists $lib; then
+            echo "skipped: no $lib for arm64 here; tools/test.sh names the packages"
+            exit 77
+        fi
+    done
+    options=(-DCMAKE_BUILD_TYPE=Release -DBL_WERROR=ON -DCMAKE_TOOLCHAIN_FILE="$root/tests/aarch64.cmake")
+    targets=(--target ballast_cli reference_check kernel_check test_dtype test_vocab_recorded)
+    select=(-R '^(aarch64\.|kernels\.check$|unit\.(dtype|vocab_recorded)$)')
+    ;;
 *)
     echo "config.sh: unknown configuration $name" >&2
     exit 2
@@ -36,6 +54,6 @@ cmake -S "$root" -B "$dir" "${options[@]}" >"$dir.configure.log" 2>&1 || {
     cat "$dir.configure.log"
     exit 1
 }
-cmake --build "$dir" -j "$(nproc)" -- --no-print-directory
+cmake --build "$dir" "${targets[@]}" -j "$(nproc)" -- --no-print-directory
 cd "$dir"
 ctest --output-on-failure --no-tests=error -j "$(nproc)" "${select[@]}"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares the engine with logits recorded from an independent implementation.
  *
- *   reference_check [--scalar] DIR NAME...   the named cases of a reference folder
- *   reference_check [--scalar] --all         every case of $BALLAST_REFERENCE whose family is
- * built; exit 77 without it
+ *   reference_check [--scalar] [--quick] DIR NAME...   the named cases of a reference folder
+ *   reference_check [--scalar] [--quick] --all         every case of $BALLAST_REFERENCE whose
+ * family is built; exit 77 without it
  *
- * Each prompt runs in one batch, token by token and in mixed chunks, in every mode the case has a
- * tolerance for. In exact mode greedy continuations must be equal, but where the recorded margin is
- * below 0.01; quantised activations move logits by more than such margins. */
+ * Each prompt runs in one batch, token by token and in mixed chunks (--quick, for an emulated
+ * processor: in mixed chunks only), in every mode the case has a tolerance for. In exact mode
+ * greedy continuations must be equal, but where the recorded margin is below 0.01; quantised
+ * activations move logits by more than such margins. */
 #include "model.h"
 
 #include <cjson/cJSON.h>
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CTX = 1024, MAX_PROMPT = 1024 };
+enum { CTX = 1024, MAX_PROMPT = 1024, MIXED = 2, N_CHUNKINGS };
 #define TIED_NMSE 1e-3
 
 struct mode {
@@ -31,7 +32,7 @@ static const uint32_t whole[] = {MAX_PROMPT, 0}, single[] = {1, 0}, mixed[] = {7
 static const uint32_t *const chunkings[] = {whole, single, mixed};
 static const char *const chunking_names[] = {"whole", "single", "mixed"};
 
-static bool scalar;
+static bool scalar, quick;
 static int n_failed, n_checked;
 
 static char *read_file(const char *path, size_t *n)
@@ -237,7 +238,7 @@ static void check_prompt(struct bl_engine *e, const char *dir, const cJSON *prom
     float *ref = recorded(dir, prompt, mode->name, bl_engine_n_vocab(e), &n_ref);
     if (!ref || !n_ref || n_ref > n)
         fail("no recorded logits", where);
-    for (int c = 0; ref && n_ref <= n && c < 3; c++)
+    for (int c = quick ? MIXED : 0; ref && n_ref <= n && c < N_CHUNKINGS; c++)
         check_chunking(
             e, prompt, ids, n, ref, n_ref, is_tied(where) ? TIED_NMSE : tolerance->valuedouble,
             ties && strcmp(mode->name, "exact"), mode->exact && !is_tied(where), c, where);
@@ -345,10 +346,12 @@ int main(int argc, char **argv)
     bl_log_set(print_warning, NULL, BL_LOG_WARN);
     if (i < argc && !strcmp(argv[i], "--scalar"))
         scalar = i++ > 0;
+    if (i < argc && !strcmp(argv[i], "--quick"))
+        quick = i++ > 0;
     if (i < argc && !strcmp(argv[i], "--all"))
         rc = check_all();
     else if (argc - i < 2) {
-        printf("usage: reference_check [--scalar] DIR NAME... | --all\n");
+        printf("usage: reference_check [--scalar] [--quick] DIR NAME... | --all\n");
         return 2;
     } else
         for (int k = i + 1; k < argc; k++)
