@@ -38,7 +38,7 @@ static bool wants_upper(struct caser *c, uint32_t cp)
 static size_t map_character(struct caser *c, const char *s, size_t n, char out[8])
 {
     uint32_t cp = bl_jtext_decode(s, n);
-    bool single = c->how != BL_JCASE_UPPER && c->how != BL_JCASE_SWAP;
+    bool single = c->how == BL_JCASE_CAPITALIZE || c->how == BL_JCASE_TITLE;
     bool upper = wants_upper(c, cp);
     if (cp == SHARP_S && upper) {
         memcpy(out, single ? "Ss" : "SS", 2);

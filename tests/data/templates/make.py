@@ -119,6 +119,7 @@ CASES = [
     ("numbers-filters", "{{ '12' | int + 1 }} {{ 'x' | int(7) }} {{ '2.7' | int }} {{ '1.5' | float }} {{ -3 | abs }} {{ 2.5 | round }} {{ 2.345 | round(2) }} {{ 2.1 | round(method='ceil') }}", {}),
     ("sequences", "{{ [1, 2] | first }}{{ [1, 2] | last }}{{ [] | first }} {{ [1, 5, 3] | max }}{{ ['b', 'a'] | min }} {{ [1, 2] | sum }} {{ 'abc' | reverse }} {{ [1, 2, 3] | batch(2) | list }} {{ [1, 2, 3] | slice(2) | list }}", {}),
     ("text-filters", "{{ 'hELLO wORLD' | title }} {{ 'hELLO' | capitalize }} {{ ' x ' | trim }} {{ 'a-b' | replace('-', '+') }} {{ 'a b c' | wordcount }} {{ 'x' | center(5) }}|", {}),
+    ("sharp-s", "{{ 'ßa' | title }} {{ 'ßa'.title() }} {{ 'ßa' | capitalize }} {{ 'ß' | upper }} {{ 'ß'.swapcase() }}", {}),
     ("indent", "{{ 'a\\n\\nb\\n' | indent }}|{{ 'a\\nb' | indent(2, true) }}|{{ 'a\\n\\nb' | indent(1, blank=true) }}", {}),
     ("markup", "{{ '<b>' | safe + '<i>' }} {{ '<b>' | e }} {{ ('<' | safe) ~ '<' }}", {}),
     ("tests", "{{ x is defined }} {{ 1 is number }} {{ true is number }} {{ true is integer }} {{ 'a' is string }} {{ {} is mapping }} {{ {} is sequence }} {{ 'a' is iterable }} {{ none is none }} {{ 1.0 is float }} {{ 3 is divisibleby 3 }} {{ 2 is even }}", {}),
