@@ -392,7 +392,7 @@ static struct bl_jv eval_node(struct bl_jinja_run *r, const struct bl_jnode *n)
     case BL_JN_SLICE: /* among several indices: no value can be asked for that */
         return bl_jrun_fail(r, BL_EUNSUPPORTED, "slices are supported alone in brackets only");
     default:
-        assert(!"a statement among expressions");
+        assert(false); /* a statement among expressions */
         return bl_jv_undefined(NULL);
     }
 }

@@ -398,7 +398,7 @@ static void exec_node(struct bl_jinja_run *r, const struct bl_jnode *n)
                      (int)n->value.len, bl_jv_bytes(n->value));
         break;
     default:
-        assert(!"an expression among statements");
+        assert(false); /* an expression among statements */
     }
 }
 
