@@ -118,6 +118,7 @@ struct bl_conversation {         /* JSON texts, NUL-terminated */
     const char *tools;           /* array; NULL: none */
     const char *variables;       /* object of more template variables; NULL: none */
     bool no_generation_prompt;   /* do not ask for an answer */
+    bool as_given;               /* else fitted to what the template can take: contents as text or parts, … */
 };
 struct bl_prompt {
     char *text;                  /* NUL-terminated */

@@ -58,7 +58,7 @@ enum bl_status bl_cgroup_text(char **out, const char *root, const char *path)
         bl_warn("a path of %d bytes below %s is too long; ignored", len, root ? root : "/");
         return BL_OK;
     }
-    int fd = open(full, O_RDONLY | O_CLOEXEC);
+    int fd = open(full, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not hang us */
     if (fd < 0) {
         if (errno != ENOENT && errno != ENOTDIR)
             bl_warn("%s: %s; ignored", full, strerror(errno));

@@ -105,7 +105,7 @@ enum bl_status bl_chat_prompt(const struct bl_chat *c, const struct bl_conversat
         .bos = c->bos,
         .eos = c->eos,
         .no_generation_prompt = conversation->no_generation_prompt,
-        .adapt = true,
+        .adapt = !conversation->as_given,
         .now = localtime_r(&seconds, &now),
     };
     struct bl_jinja_text text = {0};

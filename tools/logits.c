@@ -57,7 +57,11 @@ static int read_ids(struct logits *l, const struct bl_command *c, const struct l
                    : bl_args_fail(c, "--ids: %s", error);
     if (!bl_io_read(l->report, a->ids_file, &text, &n))
         return BL_EXIT_FAILURE;
-    bool good = bl_args_numbers(text, 0, INT32_MAX, &l->ids, &l->n_ids, error);
+    bool good = !memchr(text, 0, n);
+    if (good)
+        good = bl_args_numbers(text, 0, INT32_MAX, &l->ids, &l->n_ids, error);
+    else
+        snprintf(error, sizeof error, "holds a NUL byte; it must be text");
     free(text);
     if (good)
         return BL_EXIT_OK;

@@ -3,7 +3,8 @@
 # From nothing to an answer on a fresh Debian 12 or Ubuntu 24.04:
 #   tools/quickstart.sh ["PROMPT" [option of 'ballast run']...]
 # Installs the packages that are missing, builds into build/, fetches a small model (98 MB, checksum
-# verified, kept in ~/.cache/ballast) and answers the prompt. A second run does only the last.
+# verified, kept in ~/.cache/ballast), continues the prompt, or answers it if it is a question. A second
+# run does only the last.
 #   BALLAST_MODEL=/path/x.gguf    uses that model instead and fetches nothing
 set -eu
 
@@ -55,7 +56,7 @@ fetch() {
 
 case ${1:-} in
 -h | --help)
-    sed -n '3,7s/^# \{0,1\}//p' "$0"
+    sed -n '3,8s/^# \{0,1\}//p' "$0"
     exit 0
     ;;
 esac
@@ -72,4 +73,10 @@ if [ -z "${BALLAST_MODEL:-}" ] && [ ! -f "$model" ]; then
 fi
 need_install
 build
-exec "$top/build/ballast" run -m "$model" -n 64 -p "$prompt" "$@"
+# A question is answered through the model's chat template, anything else is continued.
+case $prompt in
+*\?) how= ;;
+*) how=--raw ;;
+esac
+# shellcheck disable=SC2086
+exec "$top/build/ballast" run -m "$model" -n 64 $how -p "$prompt" "$@"

@@ -98,8 +98,8 @@ static int open_template(const struct bl_report *r, const struct template_args *
 
 static int render(const struct bl_report *r, const struct template_args *a, const char *variables)
 {
-    struct bl_conversation conversation = {.variables = variables,
-                                           .no_generation_prompt = a->no_generation_prompt};
+    struct bl_conversation conversation = {
+        .variables = variables, .as_given = true, .no_generation_prompt = a->no_generation_prompt};
     struct bl_gguf *gguf = NULL;
     struct bl_vocab *vocab = NULL;
     struct bl_chat *chat = NULL;
