@@ -536,8 +536,8 @@ static void *render_deep(void *arg)
         "{{ n.v == n.v }}{% set o = namespace(v=[]) %}{% for i in range(2000) %}{% set o.v = {'k': "
         "[o.v]} %}{% endfor %}"
         "{{ n.v == o.v }}",
-        "{% set n = namespace(v=()) %}{% for i in range(2000) %}{% set n.v = (n.v,) %}{% endfor "
-        "%}{{ {n.v: 1} }}",
+        ("{% set n = namespace(v=()) %}{% for i in range(2000) %}{% set n.v = (n.v,) %}{% endfor "
+         "%}{{ {n.v: 1} }}"),
     };
     for (size_t i = 0; i < BL_COUNT(deep); i++)
         if (render_limited(deep[i], (struct bl_jinja_limits){0}) != BL_ELIMIT)
