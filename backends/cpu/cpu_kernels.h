@@ -12,6 +12,7 @@
 
 #include "compiler.h"
 #include "dtype.h"
+#include "panel.h"
 
 /* Activations of quantised weights: 256 values a block in natural order, whatever the weight type. Laws Q8_0 and Q8_1
  * give eight scales (d = max|x|/127 of the 32), law Q8_K the same scale eight times (of the 256, as bl_dtype_encode
@@ -58,6 +59,7 @@ struct bl_delta_token {
 typedef void bl_delta_fn(uint32_t dk, uint32_t rows, float *y, float *s, const float *v, const struct bl_delta_token *);
 struct bl_cpu_kernels {
     struct bl_matmul_kernel matmul[BL_N_DTYPES];
+    struct bl_panel_kernel panel[BL_N_DTYPES]; /* x by the law of matmul[] */
     struct bl_kv_kernel kv[BL_N_DTYPES];
     const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
