@@ -79,6 +79,11 @@ struct bl_streams_attr {
 };
 struct bl_stream_read_attr { uint32_t n; };
 struct bl_compress_attr { uint32_t group, overlap; };
+/* CHOOSE keeps the n rows of the largest scores (not a number counts as -infinity), listed by row. Which of equal rows
+ * stay is what a binary heap of n keeps, worst row on top, that sees the rows in their order: the first n rows are made
+ * a heap from the last inner place back to the top; each later row that is better than the top takes its place. A row is
+ * put in place by letting the free place sink to a leaf, past the worse child (of equal ones the right), and then rise
+ * while what is above it is better. */
 struct bl_choose_attr { uint32_t n_head, dk, n, group; };
 enum bl_round_kind { BL_ROUND_E4M3, BL_ROUND_E2M1 };
 struct bl_round_attr { uint32_t kind, run, n, group; };

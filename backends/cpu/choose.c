@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* CHOOSE: the rows with the largest scores. Rows are scored in blocks and the best of them kept in
- * a workspace of fixed size. Which rows are best does not depend on the order they come in: of two
- * rows one is always better. Few tokens: threads share the rows of each, a second step takes the
- * best of what they found. Many: a thread takes whole tokens. */
+/* CHOOSE: the rows with the largest scores, kept in a heap of as many as are wanted that sees the
+ * rows in their order; which of equal rows stay follows from it, and graph.h tells the law. Few
+ * tokens: threads score the rows of each, a second step chooses among the scores. Many: a thread
+ * takes whole tokens. */
 #include "segment.h"
 
 #include <math.h>
@@ -24,90 +24,59 @@ struct choose_args {
     bl_qk_fn *qk;
     size_t row_bytes;
     struct bl_choose_attr at;
-    uint32_t rows_per_seq, room; /* room: candidates before they are cut down to the best */
-    uint8_t *work;               /* every thread's own */
+    uint32_t rows_per_seq;
+    uint8_t *work; /* every thread's own heap */
     size_t work_bytes;
-    struct found *part; /* few tokens: [token][thread][n], those not found have no score */
-    uint32_t threads;
-};
-
-/* One thread's tools. */
-struct work {
-    struct found *found; /* [room] */
-    uint32_t n;          /* of them */
-    float least;         /* once n were cut down: what a candidate has to beat */
+    float *score; /* few tokens: [token][rows_per_seq] */
 };
 
 struct sizes {
-    uint32_t room;
-    uint64_t work, part; /* bytes of a thread, of a token */
+    uint64_t work, score; /* bytes of a thread, of a token */
 };
 
-static struct sizes sizes_of(const struct bl_caps *caps, const struct bl_choose_attr *at)
+static struct sizes sizes_of(const struct bl_choose_attr *at, uint32_t rows_per_seq)
 {
-    struct sizes s = {.room = 2 * at->n + BLOCK};
-    s.work = bl_cpu_round(s.room * sizeof(struct found));
-    s.part = (uint64_t)caps->threads * at->n * sizeof(struct found);
-    return s;
+    return (struct sizes){bl_cpu_round((uint64_t)at->n * sizeof(struct found)),
+                          (uint64_t)rows_per_seq * sizeof(float)};
 }
 
 /* ---- the best ---- */
 
-static bool better(struct found a, struct found b)
-{
-    return a.score > b.score || (a.score == b.score && a.row < b.row);
-}
+struct best {
+    struct found *heap; /* full: no row is better than those below it, the worst is on top */
+    uint32_t n, most;
+};
 
-static void swap(struct found *a, struct found *b)
+/* Puts f into the tree below `top`, whose place is free: the free place sinks to a leaf, the worse
+ * child moving up (of equal ones the right), then f rises from there past better ones. */
+static void settle(struct best *b, uint32_t top, struct found f)
 {
-    const struct found t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Moves the k best of n to the front, in any order. */
-static void select_best(struct found *x, uint32_t n, uint32_t k)
-{
-    uint32_t lo = 0, hi = n;
-    while (hi - lo > 1 && k > lo && k < hi) {
-        const struct found pivot = x[lo + (hi - lo) / 2];
-        uint32_t i = lo, j = hi - 1;
-        for (;; i++, j--) {
-            while (better(x[i], pivot))
-                i++;
-            while (better(pivot, x[j]))
-                j--;
-            if (i >= j)
-                break;
-            swap(&x[i], &x[j]);
-        }
-        /* [lo, i) are no worse than the pivot, [i, hi) no better. */
-        const uint32_t cut = i > lo ? i : lo + 1;
-        if (k < cut)
-            hi = cut;
-        else
-            lo = cut;
+    struct found *h = b->heap;
+    uint32_t at = top;
+    for (uint32_t child; (child = 2 * at + 1) < b->n; at = child) {
+        if (child + 1 < b->n && h[child + 1].score <= h[child].score)
+            child++;
+        h[at] = h[child];
     }
+    for (uint32_t up; at > top && h[up = (at - 1) / 2].score > f.score; at = up)
+        h[at] = h[up];
+    h[at] = f;
 }
 
-static void cut_down(const struct choose_args *a, struct work *w)
+static void offer(struct best *b, struct found f)
 {
-    if (w->n <= a->at.n)
-        return;
-    select_best(w->found, w->n, a->at.n);
-    w->n = a->at.n;
-    w->least = w->found[0].score;
-    for (uint32_t i = 1; i < w->n; i++)
-        w->least = w->found[i].score < w->least ? w->found[i].score : w->least;
+    if (b->n < b->most) {
+        b->heap[b->n++] = f;
+        for (uint32_t i = b->most / 2; b->n == b->most && i-- > 0;)
+            settle(b, i, b->heap[i]);
+    } else if (f.score > b->heap[0].score)
+        settle(b, 0, f);
 }
 
-static void offer(const struct choose_args *a, struct work *w, struct found f)
+static struct best best_of(const struct choose_args *a, uint32_t ith)
 {
-    if (f.score < w->least) /* as good as the least may still be better, by its row */
-        return;
-    if (w->n == a->room)
-        cut_down(a, w);
-    w->found[w->n++] = f;
+    return (struct best){.heap = (struct found *)(void *)(a->work + ith * a->work_bytes),
+                         .most = a->at.n};
 }
 
 /* ---- scores ---- */
@@ -121,6 +90,11 @@ static struct view view_of(const struct choose_args *a, const struct bl_params *
     const uint32_t seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off)[t];
     return (struct view){BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off)[seq].slot,
                          (BL_PARAMS_ARRAY(const uint32_t, p, p->pos_off)[t] + 1) / a->at.group};
+}
+
+static uint32_t block_rows(uint32_t first, uint32_t end)
+{
+    return end - first < BLOCK ? end - first : BLOCK;
 }
 
 static void score_block(const struct choose_args *a, uint32_t t, uint32_t slot, uint32_t first,
@@ -139,26 +113,8 @@ static void score_block(const struct choose_args *a, uint32_t t, uint32_t slot, 
         for (uint32_t j = 0; j < n; j++)
             sum[j] += w * (s[j] < 0 ? 0 : s[j]); /* what is not a number stays so */
     }
-}
-
-/* Offers rows [first, end) of a token's sequence. */
-static void search(const struct choose_args *a, struct work *w, uint32_t t, uint32_t slot,
-                   uint32_t first, uint32_t end)
-{
-    for (; first < end; first += BLOCK) {
-        const uint32_t n = end - first < BLOCK ? end - first : BLOCK;
-        float sum[BLOCK];
-        score_block(a, t, slot, first, n, sum);
-        for (uint32_t j = 0; j < n; j++)
-            offer(a, w, (struct found){isnan(sum[j]) ? -INFINITY : sum[j], first + j});
-    }
-    cut_down(a, w);
-}
-
-static struct work work_of(const struct choose_args *a, uint32_t ith)
-{
-    return (struct work){.found = (struct found *)(void *)(a->work + ith * a->work_bytes),
-                         .least = -INFINITY};
+    for (uint32_t j = 0; j < n; j++)
+        sum[j] = isnan(sum[j]) ? -INFINITY : sum[j];
 }
 
 /* ---- results ---- */
@@ -200,12 +156,7 @@ static bool put_all(const struct choose_args *a, uint32_t t, uint32_t n)
 
 /* ---- few tokens ---- */
 
-static struct found *part_of(const struct choose_args *a, uint32_t t, uint32_t ith)
-{
-    return a->part + ((size_t)t * a->threads + ith) * a->at.n;
-}
-
-static void few_run(const void *args, const struct bl_cpu_job *job)
+static void score_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct choose_args *a = args;
     for (uint32_t t = 0; t < job->params->n_tok; t++) {
@@ -213,25 +164,25 @@ static void few_run(const void *args, const struct bl_cpu_job *job)
         if (v.n <= a->at.n)
             continue;
         const struct bl_cpu_range r = bl_cpu_groups(v.n, BLOCK, job->ith, job->nth);
-        struct work w = work_of(a, job->ith);
-        struct found *part = part_of(a, t, job->ith);
-        search(a, &w, t, v.slot, r.first, r.end);
-        memcpy(part, w.found, w.n * sizeof *part);
-        for (uint32_t i = w.n; i < a->at.n; i++)
-            part[i] = (struct found){-INFINITY, UINT32_MAX};
+        for (uint32_t first = r.first; first < r.end; first += BLOCK)
+            score_block(a, t, v.slot, first, block_rows(first, r.end),
+                        a->score + (size_t)t * a->rows_per_seq + first);
     }
 }
 
-static void merge_run(const void *args, const struct bl_cpu_job *job)
+static void pick_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct choose_args *a = args;
     const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
     for (uint32_t t = own.first; t < own.end; t++) {
-        struct found *part = part_of(a, t, 0);
-        if (put_all(a, t, view_of(a, job->params, t).n))
+        const float *score = a->score + (size_t)t * a->rows_per_seq;
+        const uint32_t n = view_of(a, job->params, t).n;
+        struct best b = best_of(a, job->ith);
+        if (put_all(a, t, n))
             continue;
-        select_best(part, job->nth * a->at.n, a->at.n);
-        put(a, t, part, a->at.n);
+        for (uint32_t i = 0; i < n; i++)
+            offer(&b, (struct found){score[i], i});
+        put(a, t, b.heap, b.n);
     }
 }
 
@@ -242,11 +193,17 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
     const struct choose_args *a = args;
     for (uint32_t t = job->ith; t < job->params->n_tok; t += job->nth) { /* late ones see more */
         const struct view v = view_of(a, job->params, t);
-        struct work w = work_of(a, job->ith);
+        struct best b = best_of(a, job->ith);
         if (put_all(a, t, v.n))
             continue;
-        search(a, &w, t, v.slot, 0, v.n);
-        put(a, t, w.found, w.n);
+        for (uint32_t first = 0; first < v.n; first += BLOCK) {
+            const uint32_t n = block_rows(first, v.n);
+            float score[BLOCK];
+            score_block(a, t, v.slot, first, n, score);
+            for (uint32_t j = 0; j < n; j++)
+                offer(&b, (struct found){score[j], first + j});
+        }
+        put(a, t, b.heap, b.n);
     }
 }
 
@@ -263,36 +220,32 @@ static void fill_args(struct bl_cpu_builder *b, struct choose_args *a, const str
     a->row_bytes = (size_t)bl_dtype_row_bytes(rows->type, rows->ne[0]);
     a->at = *(const struct bl_choose_attr *)bl_cpu_attr(b);
     a->rows_per_seq = rows->ne[1];
-    a->room = s->room;
     a->work_bytes = (size_t)s->work;
-    a->threads = b->dev->base.caps.threads;
 }
 
 static void choose_emit(struct bl_cpu_builder *b)
 {
-    const struct sizes s = sizes_of(&b->dev->base.caps, bl_cpu_attr(b));
+    const struct sizes s = sizes_of(bl_cpu_attr(b), bl_cpu_src(b, 2)->ne[1]);
     const uint32_t n_tok = bl_cpu_src(b, 0)->ne[1];
     const bool few = n_tok <= FEW_TOKENS;
-    const uint64_t own = b->dev->base.caps.threads * s.work, parts = n_tok * s.part;
-    bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(parts) : 0));
-    const uint64_t work = bl_cpu_take(b, own), part = few ? bl_cpu_take(b, parts) : 0;
-    struct choose_args *a = bl_cpu_step(b, few ? few_run : many_run, sizeof *a, BL_CPU_SPREAD);
+    const uint64_t own = b->dev->base.caps.threads * s.work, scores = n_tok * s.score;
+    bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(scores) : 0));
+    const uint64_t work = bl_cpu_take(b, own), score = few ? bl_cpu_take(b, scores) : 0;
+    struct choose_args *a = bl_cpu_step(b, few ? score_run : many_run, sizeof *a, BL_CPU_SPREAD);
     if (!a)
         return;
     fill_args(b, a, &s);
-    bl_cpu_touch(b, work, own, 0, true);
     a->work = (uint8_t *)(uintptr_t)work;
-    a->part = (struct found *)(uintptr_t)part;
-    if (!few) {
-        bl_cpu_writes(b, 0);
-        return;
+    a->score = (float *)(uintptr_t)score;
+    if (few) {
+        bl_cpu_touch(b, score, scores, 0, true);
+        struct choose_args *pick = bl_cpu_step(b, pick_run, sizeof *pick, BL_CPU_TOKENS);
+        if (!pick)
+            return;
+        *pick = *a;
+        bl_cpu_touch(b, score, scores, s.score, false);
     }
-    bl_cpu_touch(b, part, parts, s.part, true);
-    struct choose_args *m = bl_cpu_step(b, merge_run, sizeof *m, BL_CPU_TOKENS);
-    if (!m)
-        return;
-    *m = *a;
-    bl_cpu_touch(b, part, parts, s.part, true);
+    bl_cpu_touch(b, work, own, 0, true);
     bl_cpu_writes(b, 0);
 }
 
@@ -306,10 +259,10 @@ static bool choose_supports(const struct bl_graph *g, const struct bl_node *n)
 static uint64_t choose_scratch(const struct bl_caps *caps, const struct bl_graph *g,
                                const struct bl_node *n)
 {
-    const struct sizes s = sizes_of(caps, bl_node_attr(g, n));
+    const struct sizes s = sizes_of(bl_node_attr(g, n), g->vals[bl_node_src(g, n, 2)].ne[1]);
     const uint32_t n_tok = g->vals[bl_node_src(g, n, 0)].ne[1];
     const uint64_t own = bl_cpu_round(caps->threads * s.work);
-    return n_tok <= FEW_TOKENS ? own + bl_cpu_round(n_tok * s.part) : own;
+    return n_tok <= FEW_TOKENS ? own + bl_cpu_round(n_tok * s.score) : own;
 }
 
 const struct bl_cpu_op bl_cpu_choose = {choose_supports, choose_scratch, choose_emit};

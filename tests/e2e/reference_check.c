@@ -18,7 +18,6 @@
 #include <string.h>
 
 enum { CTX = 1024, MAX_PROMPT = 1024, MIXED = 2, N_CHUNKINGS };
-#define TIED_NMSE 1e-3
 
 struct mode {
     const char *name, *kv;
@@ -213,15 +212,6 @@ static void check_chunking(struct bl_engine *e, const cJSON *prompt, const int32
     bl_session_destroy(s);
 }
 
-/* In this prompt rows of equal score stand at the edge of the indexer's choice (four index heads:
- * many scores are exactly 0), and the recorded run took others of them than the lowest. With its
- * choices the NMSE is 3e-11. */
-static bool is_tied(const char *where)
-{
-    static const char prompt[] = "deepseek4-f32 long ";
-    return !strncmp(where, prompt, sizeof prompt - 1);
-}
-
 static void check_prompt(struct bl_engine *e, const char *dir, const cJSON *prompt,
                          const struct mode *mode, bool ties, const char *where)
 {
@@ -239,9 +229,8 @@ static void check_prompt(struct bl_engine *e, const char *dir, const cJSON *prom
     if (!ref || !n_ref || n_ref > n)
         fail("no recorded logits", where);
     for (int c = quick ? MIXED : 0; ref && n_ref <= n && c < N_CHUNKINGS; c++)
-        check_chunking(
-            e, prompt, ids, n, ref, n_ref, is_tied(where) ? TIED_NMSE : tolerance->valuedouble,
-            ties && strcmp(mode->name, "exact"), mode->exact && !is_tied(where), c, where);
+        check_chunking(e, prompt, ids, n, ref, n_ref, tolerance->valuedouble,
+                       ties && strcmp(mode->name, "exact"), mode->exact, c, where);
     free(ref);
 }
 

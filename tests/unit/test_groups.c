@@ -306,33 +306,73 @@ static double score_of(const struct rig *r, const struct choose_case *c, uint32_
     return isnan(sum) ? -INFINITY : sum;
 }
 
-/* Every chosen row beats, within rounding, every other: of equal ones the lower. */
+static int falling(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Row heap[top] goes to the lowest place, on the way down past the worse children, above which no
+ * row is better; those on the way move up. */
+static void place(const double *score, uint32_t *heap, uint32_t n, uint32_t top)
+{
+    uint32_t way[32] = {top}, depth = 0;
+    const uint32_t row = heap[top];
+    for (uint32_t left; left = 2 * way[depth] + 1, left < n;) {
+        const bool alone = left + 1 == n;
+        way[++depth] = alone || score[heap[left + 1]] > score[heap[left]] ? left : left + 1;
+    }
+    while (depth && score[heap[way[depth]]] > score[row])
+        depth--;
+    for (uint32_t i = 0; i < depth; i++)
+        heap[way[i]] = heap[way[i + 1]];
+    heap[way[depth]] = row;
+}
+
+/* The law of CHOOSE, among n rows: which k stay. */
+static void mark_kept(const double *score, uint32_t n, uint32_t k, bool *in)
+{
+    uint32_t *heap = malloc(k * sizeof *heap);
+    for (uint32_t i = 0; i < k; i++)
+        heap[i] = i;
+    for (uint32_t top = k; top-- > 0;)
+        place(score, heap, k, top);
+    for (uint32_t i = k; i < n; i++)
+        if (score[i] > score[heap[0]]) {
+            heap[0] = i;
+            place(score, heap, k, 0);
+        }
+    for (uint32_t i = 0; i < k; i++)
+        in[heap[i]] = true;
+    free(heap);
+}
+
+/* Ascending rows, whose scores are, within rounding, the largest that there are; where scores are
+ * exact, the very rows. */
 static void check_set(const struct choose_case *c, const int32_t *y, uint32_t n,
                       const double *score)
 {
+    double *all = malloc(n * sizeof *all), *own = malloc(c->n * sizeof *own);
     bool *in = calloc(n, sizeof *in);
     for (uint32_t i = 0; i < c->n; i++) {
         assert_true(y[i] >= 0 && (uint32_t)y[i] < n);
         assert_true(!i || y[i] > y[i - 1]);
-        in[y[i]] = true;
+        own[i] = score[y[i]];
     }
-    double least = INFINITY, most = -INFINITY;
-    uint32_t last = 0, first = UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        if (in[i] && score[i] <= least) {
-            least = score[i];
-            last = i; /* the worst of those chosen */
-        } else if (!in[i] && (first == UINT32_MAX || score[i] > most)) {
-            most = score[i];
-            first = i; /* the best of the others */
-        }
-    }
-    const double tolerance = c->ties ? 0 : 1e-5;
-    if (!(least > most || (least == most && last < first) || least >= most - tolerance))
-        fail_msg("row %u (%.9g) was chosen, row %u (%.9g) not", last, least, first, most);
-    if (c->ties && least == most)
-        assert_true(last < first);
+    memcpy(all, score, n * sizeof *all);
+    qsort(all, n, sizeof *all, falling);
+    qsort(own, c->n, sizeof *own, falling);
+    for (uint32_t i = 0; i < c->n; i++)
+        if (own[i] < all[i] - (c->ties ? 0 : 1e-5))
+            fail_msg("the best but %u of %u rows has %.9g, of those chosen %.9g", i, n, all[i],
+                     own[i]);
+    mark_kept(score, n, c->n, in);
+    for (uint32_t i = 0; c->ties && i < c->n; i++)
+        if (!in[y[i]])
+            fail_msg("row %d of %u was chosen, one that is as good should have been", y[i], n);
     free(in);
+    free(own);
+    free(all);
 }
 
 static void check_choose(const struct rig *r, const void *arg)
@@ -376,6 +416,45 @@ static void choose(void **state)
     (void)state;
     for (size_t i = 0; i < N(choose_cases); i++)
         rig_cases(make_choose, check_choose, &choose_cases[i]);
+}
+
+/* What the C++ library's partial sort of GNU, with which the reference implementation chooses,
+ * keeps of (7 i^2 + 3 i) mod 11 mod `kinds`. */
+struct kept_case {
+    uint32_t n, k, kinds;
+    int32_t want[30];
+};
+static const struct kept_case kept_cases[] = {
+    {40, 8, 3, {1, 2, 7, 8, 10, 12, 13, 18}},
+    {41, 7, 4, {4, 5, 15, 16, 26, 27, 37}},
+    {64, 16, 2, {2, 4, 5, 7, 13, 15, 16, 18, 24, 26, 27, 29, 35, 37, 38, 40}},
+    {100, 13, 5, {10, 15, 16, 21, 32, 37, 38, 43, 54, 65, 76, 87, 98}},
+    {33, 1, 3, {1}},
+    {30, 29, 2, {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 15,
+                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}},
+};
+
+static void equal_rows_are_kept_as_recorded(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(kept_cases); i++)
+        for (uint32_t n_tok = 1; n_tok <= 9; n_tok += 8) { /* the last sees all rows */
+            const struct kept_case *k = &kept_cases[i];
+            const struct choose_case c = {BL_F32,       1,     1, k->k, 1, k->n,
+                                          k->n - n_tok, n_tok, 1, true, 0};
+            struct rig r;
+            rig_open(&r, &machines[3]);
+            make_choose(&r, &c);
+            for (uint32_t t = 0; t < n_tok; t++)
+                *((float *)source(&r, 0) + t) = *((float *)source(&r, 1) + t) = 1;
+            for (uint32_t row = 0; row < k->n; row++)
+                *((float *)source(&r, 2) + row) =
+                    (float)((7 * row * row + 3 * row) % 11 % k->kinds);
+            rig_ok(rig_run(&r));
+            assert_memory_equal((int32_t *)r.data[r.out[0]] + (n_tok - 1) * k->k, k->want,
+                                k->k * sizeof k->want[0]);
+            rig_close(&r);
+        }
 }
 
 /* A workspace that is used again and again leaves nothing behind. */
@@ -798,6 +877,7 @@ int main(void)
         cmocka_unit_test(compress_mixed),
         cmocka_unit_test(store_groups),
         cmocka_unit_test(choose),
+        cmocka_unit_test(equal_rows_are_kept_as_recorded),
         cmocka_unit_test(choose_again_and_again),
         cmocka_unit_test(attention_groups),
         cmocka_unit_test(batches_do_not_matter),
