@@ -172,6 +172,11 @@ struct bl_options {                      /* zeroed = choose everything */
     bool no_mmap;                        /* read weights with large reads instead of mapping them */
     bool mlock;
     const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
+    /* Tokens that bl_session_rewind can always take back, whatever the model keeps. Without, only what a window or
+     * recurrent state happens to hold still; each costs a copy of the recurrent state, a row of a window. */
+    uint32_t rewind_tokens;
+    bool round_kv;                       /* deepseek4: cached rows in eight bits, as it was trained */
+    bool round_index;                    /* deepseek4: rows and queries of the index in four bits, likewise */
     /* Rope of the layers that see the whole context; NULL and 0 = as the file says. */
     const char *rope_scaling;            /* "none", "linear" or "yarn" */
     float rope_freq_base, rope_freq_scale; /* theta; what distances are multiplied by, 1/4 for a context 4 times as long */
@@ -195,7 +200,8 @@ struct bl_state_line {                   /* the rows of one kind, of all layers 
     uint32_t span_tokens;                /* of a window: how many it sees; of a group: how many share a row; else 1 */
     uint32_t layers;
     uint64_t row_bytes;                  /* in one layer */
-    uint64_t rows, slack_rows;           /* likewise; slack: beyond the window itself, as a step of several tokens needs */
+    uint64_t rows, slack_rows;           /* likewise; slack: beyond the window itself, for steps of several tokens and
+                                          * for taking tokens back */
     uint64_t bytes, slack_bytes;         /* in all layers; bytes are without the slack */
 };
 struct bl_state_info {

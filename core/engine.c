@@ -20,6 +20,13 @@ static enum bl_status take(struct bl_engine *e, uint16_t d, enum bl_purpose purp
     return bl_ledger_count(&e->parts.plan.ledger, d, purpose, (int64_t)out->granted_bytes);
 }
 
+/* One block holds both; they are told apart. */
+static enum bl_status split_slack(struct bl_engine *e, uint16_t d, int64_t slack)
+{
+    BL_TRY(bl_ledger_count(&e->parts.plan.ledger, d, BL_MEM_STATE, -slack));
+    return bl_ledger_count(&e->parts.plan.ledger, d, BL_MEM_SLACK, slack);
+}
+
 static enum bl_status take_state(struct bl_engine *e, uint16_t d)
 {
     const struct bl_model *m = e->parts.model;
@@ -30,6 +37,8 @@ static enum bl_status take_state(struct bl_engine *e, uint16_t d)
         return bl_fail(BL_ENOMEM, "out of memory for the addresses of %u states", m->n_states);
     bl_plan_state_offsets(&e->parts.plan, m, d, off);
     st = take(e, d, BL_MEM_STATE, e->blocks[d].state, &e->state_mem[d]);
+    if (!st && e->blocks[d].slack)
+        st = split_slack(e, d, (int64_t)e->blocks[d].slack);
     for (uint32_t i = 0; !st && i < m->n_states; i++)
         if (off[i] != BL_NO_HOME)
             e->state_addr[i] = e->state_mem[d].addr + off[i];

@@ -7,7 +7,7 @@
 
 const char *bl_purpose_name(enum bl_purpose p)
 {
-    static const char *const name[BL_N_PURPOSES] = {"weights", "state",  "compute",
+    static const char *const name[BL_N_PURPOSES] = {"weights", "state",  "ring slack", "compute",
                                                     "params",  "output", "host"};
     assert((unsigned)p < BL_N_PURPOSES);
     return name[p];

@@ -15,6 +15,7 @@
 enum bl_purpose {
     BL_MEM_WEIGHTS, /* tensors as they lie in the file, mapped or read */
     BL_MEM_STATE,   /* KV and other cached state */
+    BL_MEM_SLACK,   /* of it, rows beyond what windows and recurrent state need: struct bl_state_line */
     BL_MEM_COMPUTE, /* activations and kernel scratch of the largest legal step */
     BL_MEM_PARAMS,  /* per-step numbers */
     BL_MEM_OUTPUT,  /* logits */

@@ -338,7 +338,8 @@ enum bl_status bl_model_keep(struct bl_model *m, const struct bl_state_desc *d, 
                        type->name);
     if (run % type->block_elems || d->row_elems % type->block_elems)
         return bl_fail(BL_EINVAL,
-                       "cache type %s needs whole %u elements; rows of %s have %u, their parts %u",
+                       "cache type %s needs whole %u elements; rows of %s have %u, their parts %u;"
+                       " use f16",
                        type->name, type->block_elems, d->name, d->row_elems, run);
     if (m->n_states == m->cap_states) {
         uint32_t cap = m->cap_states ? 2 * m->cap_states : 64;
@@ -361,14 +362,15 @@ static enum bl_status keep_heads(struct bl_model *m, int layer, char what, enum 
                               .law = l->window ? BL_WINDOW : BL_PER_TOKEN,
                               .type = (uint8_t)type,
                               .window = l->window,
-                              .row_elems = l->n_head_kv * head_elems};
+                              .row_elems = l->n_head_kv * head_elems,
+                              .slack_rows = l->window ? m->opt.slack_tokens : 0};
     if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
         return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
                        bl_dtypes[type].name);
     if (head_elems % bl_dtypes[type].block_elems)
         return bl_fail(BL_EINVAL,
                        "%c cache type %s needs heads of whole %u elements; this model's"
-                       " have %u",
+                       " have %u; use f16",
                        what, bl_dtypes[type].name, bl_dtypes[type].block_elems, head_elems);
     snprintf(d.name, sizeof d.name, "blk.%d.%c", layer, what);
     return bl_model_keep(m, &d, head_elems, index);
@@ -388,7 +390,8 @@ enum bl_status bl_model_keep_kv_everywhere(struct bl_model *m)
     return BL_OK;
 }
 
-/* A step stores up to ubatch rows before its first token looks back over the window. */
+/* A step stores up to ubatch rows before its first token looks back over the window; as many can
+ * be taken back. */
 uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
 {
     uint64_t rows = s->ctx_tokens;
@@ -397,7 +400,8 @@ uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
     if (d->law == BL_WINDOW && d->tail)
         rows = (uint64_t)d->window - 1 + d->slack_rows;
     else if (d->law == BL_WINDOW) {
-        uint64_t ring = (uint64_t)d->window + s->ubatch_tokens - 1;
+        uint32_t more = s->ubatch_tokens > d->slack_rows ? s->ubatch_tokens : d->slack_rows;
+        uint64_t ring = (uint64_t)d->window + more - 1;
         rows = ring < rows ? ring : rows;
     }
     if (d->law == BL_PER_GROUP)
@@ -405,13 +409,32 @@ uint32_t bl_state_rows(const struct bl_state_desc *d, const struct bl_shape *s)
     return rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
 }
 
-uint64_t bl_state_bytes(const struct bl_state_desc *d, const struct bl_shape *s)
+uint32_t bl_state_slack_rows(const struct bl_state_desc *d, const struct bl_shape *s)
+{
+    uint32_t rows = bl_state_rows(d, s), needed = rows;
+    if (d->law == BL_WINDOW)
+        needed = d->window;
+    if (d->law == BL_FIXED)
+        needed = 1;
+    return rows > needed ? rows - needed : 0;
+}
+
+static uint64_t bytes_of(const struct bl_state_desc *d, const struct bl_shape *s, uint32_t rows)
 {
     uint64_t bytes = bl_dtype_row_bytes(d->type, d->row_elems);
-    if (!bl_size_mul(bytes, bl_state_rows(d, s), &bytes) ||
-        !bl_size_mul(bytes, s->max_sequences, &bytes))
+    if (!bl_size_mul(bytes, rows, &bytes) || !bl_size_mul(bytes, s->max_sequences, &bytes))
         return UINT64_MAX;
     return bytes;
+}
+
+uint64_t bl_state_bytes(const struct bl_state_desc *d, const struct bl_shape *s)
+{
+    return bytes_of(d, s, bl_state_rows(d, s));
+}
+
+uint64_t bl_state_slack_bytes(const struct bl_state_desc *d, const struct bl_shape *s)
+{
+    return bytes_of(d, s, bl_state_slack_rows(d, s));
 }
 
 /* ---- the whole ---- */
@@ -510,16 +533,20 @@ static enum bl_status fill(struct bl_model *m)
                              " is missing or not used by this architecture",
                              m->family->arch);
     bl_model_warn_unused(m);
+    if ((m->opt.round_kv || m->opt.round_index) && !m->family->rounds)
+        bl_warn("%s: %s was not trained with a rounded cache; nothing is rounded",
+                bl_path_tail(bl_gguf_path(m->gguf)), m->family->arch);
     return m->family->state(m);
 }
 
-enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *g,
-                             const struct bl_model_options *opt)
+static enum bl_status open_model(struct bl_model **out, const struct bl_gguf *g,
+                                 const struct bl_model_options *opt, const struct bl_outline *o)
 {
     struct bl_model *m = bl_calloc(1, sizeof *m);
     if (!m)
         return bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(bl_gguf_path(g)));
     m->gguf = g;
+    m->outline = o;
     m->opt = opt ? *opt : (struct bl_model_options){.type_k = BL_F16, .type_v = BL_F16};
     for (unsigned r = 0; r < BL_N_ROLES; r++)
         m->role[r] = (struct bl_linear){-1, -1, -1};
@@ -529,6 +556,20 @@ enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *g,
         return st;
     }
     *out = m;
+    return BL_OK;
+}
+
+enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *g,
+                             const struct bl_model_options *opt)
+{
+    return open_model(out, g, opt, NULL);
+}
+
+enum bl_status bl_model_outline(const struct bl_outline *o)
+{
+    struct bl_model *m = NULL;
+    BL_TRY(open_model(&m, o->gguf, NULL, o));
+    bl_model_close(m);
     return BL_OK;
 }
 

@@ -78,7 +78,7 @@ struct bl_state_desc {
     uint32_t window;         /* BL_WINDOW: tokens kept */
     uint32_t group;          /* BL_PER_GROUP: tokens of a row; of another law: rows are needed from whole groups on */
     uint32_t row_elems;
-    uint32_t slack_rows;     /* BL_FIXED, and BL_WINDOW with `tail`: kept beyond those, for a rewind */
+    uint32_t slack_rows;     /* BL_FIXED and BL_WINDOW: kept beyond those, for a rewind */
     bool tail;               /* BL_WINDOW that is read before a step's rows are written: need not hold a step */
 };
 
@@ -118,13 +118,21 @@ struct bl_model_options {
     uint64_t ctx_tokens;
     uint8_t type_k, type_v;          /* enum bl_dtype */
     struct bl_rope_options rope;
-    bool round_kv, round_index;      /* deepseek4: kept rows, and those of the index, are rounded as in training */
-    uint32_t slack_tokens;           /* that recurrent state can be taken back: a copy of it each */
+    bool round_kv, round_index;      /* kept rows, and those of an index, are rounded as in training: bl_family.rounds */
+    uint32_t slack_tokens;           /* that can be taken back whatever the law: of recurrent state, a copy each */
+};
+/* A model made up from its keys: the tensors that its family asks for are added to a header in memory, weights as F16. Of
+ * those that a family can do without, these: "attn_qkv.weight", in every layer that could have it. */
+struct bl_outline {
+    struct bl_gguf *gguf;
+    const char *const *also;
+    uint32_t n_also;
 };
 struct bl_family;
 struct bl_model {
     const struct bl_family *family;
     const struct bl_gguf *gguf;
+    const struct bl_outline *outline;           /* NULL: the tensors are those of the file */
     struct bl_model_options opt;
     struct bl_hparams hp;
     struct bl_linear role[BL_N_ROLES];          /* per-model roles */
@@ -147,6 +155,7 @@ struct bl_shape {
 
 struct bl_family {
     const char *arch;                                                          /* general.architecture */
+    bool rounds;                                                               /* knows what round_kv, round_index mean */
     enum bl_status (*hparams)(struct bl_model *);                              /* after the shared keys were read; may be NULL */
     enum bl_status (*tensors)(struct bl_model *);                              /* names, shapes, roles */
     enum bl_status (*state)(struct bl_model *);                                /* list of bl_state_desc */
@@ -160,11 +169,16 @@ extern const struct bl_family *const bl_families[];                            /
 /* opt->ctx_tokens 0: trained context, at most 4096. opt NULL: that, and f16 K and V. */
 enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, const struct bl_model_options *opt);
 void bl_model_close(struct bl_model *);
+enum bl_status bl_model_outline(const struct bl_outline *);
 enum bl_status bl_model_build(const struct bl_model *, const struct bl_shape *, struct bl_graph *); /* + check */
-/* Rows per sequence that a state needs: context for PER_TOKEN, window + ubatch - 1 (at most the context) for WINDOW,
- * window - 1 + slack for the tail of one, context / group, rounded up, for PER_GROUP, 1 + slack for FIXED. */
+/* Rows per sequence that a state needs: context for PER_TOKEN, window - 1 and the more of ubatch and slack (at most the
+ * context) for WINDOW, window - 1 + slack for the tail of one, context / group, rounded up, for PER_GROUP, 1 + slack
+ * for FIXED. */
 uint32_t bl_state_rows(const struct bl_state_desc *, const struct bl_shape *);
+/* Of them, those that the size of a step and taking tokens back cost: beyond the window itself, or one row. */
+uint32_t bl_state_slack_rows(const struct bl_state_desc *, const struct bl_shape *);
 uint64_t bl_state_bytes(const struct bl_state_desc *, const struct bl_shape *); /* all sequences */
+uint64_t bl_state_slack_bytes(const struct bl_state_desc *, const struct bl_shape *);
 /* Byte offset of a weight's first row inside its tensor, and its distance from one expert to the next. */
 uint64_t bl_weight_offset(const struct bl_weight *);
 uint64_t bl_weight_expert_stride(const struct bl_weight *);

@@ -144,6 +144,17 @@ uint64_t bl_plan_state_offsets(const struct bl_plan *p, const struct bl_model *m
     return end;
 }
 
+static uint64_t slack_bytes(const struct bl_plan *p, const struct bl_model *m, uint16_t device)
+{
+    struct bl_shape s = bl_plan_bucket(p, p->ubatch_tokens, 1);
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < m->n_states; i++)
+        if (bl_plan_device(p, m->state[i].layer, BL_PART_STATE) == device)
+            sum += bl_state_slack_bytes(&m->state[i], &s);
+    return sum;
+}
+
 struct sizing {
     const struct bl_plan *plan;
     const struct bl_model *model;
@@ -210,7 +221,9 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
 {
     const struct bl_block_bytes *b = &z->blocks[d];
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_WEIGHTS, granted(z, d, b->weights) + b->mapped));
-    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STATE, granted(z, d, b->state)));
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STATE, granted(z, d, b->state) - b->slack));
+    if (b->slack)
+        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_SLACK, b->slack));
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_COMPUTE,
                           granted(z, d, b->compute - b->scratch) + granted(z, d, b->scratch)));
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_PARAMS,
@@ -249,6 +262,7 @@ enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,
         blocks[d].compute = z.arena[d] + blocks[d].scratch;
         blocks[d].params = bl_params_bytes(p);
         blocks[d].state = bl_plan_state_offsets(p, m, d, off);
+        blocks[d].slack = slack_bytes(p, m, d);
         size_weights(&z, d, off);
         if ((st = fill_ledger(p, &z, d)))
             goto out;

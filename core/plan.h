@@ -46,7 +46,8 @@ struct bl_block_bytes {
     uint64_t weights;  /* read into one block; 0 where the file is used as mapped */
     uint64_t mapped;   /* bytes of mapped files */
     uint64_t tables;   /* addresses of experts */
-    uint64_t state;
+    uint64_t state;    /* with its slack */
+    uint64_t slack;
     uint64_t compute;  /* activations, then kernel scratch */
     uint64_t scratch;  /* of it */
     uint64_t params;

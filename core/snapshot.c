@@ -86,6 +86,7 @@ static uint64_t hash_layout(const struct bl_engine *e)
     const struct bl_angles_attr angles = bl_model_angles(m);
     const struct bl_shape shape = shape_of(e);
     uint64_t h = mix(hash(m->n_states, &angles, sizeof angles), m->hp.rope_ctx_orig);
+    h = mix(h, m->opt.round_kv + 2u * m->opt.round_index);
     for (uint32_t i = 0; i < m->n_states; i++) {
         const struct bl_state_desc *d = &m->state[i];
         h = hash(h, d->name, strlen(d->name));
@@ -314,7 +315,9 @@ static enum bl_status refuse_layout(const char *path, const struct header *h,
                        "%s: was saved with a ubatch of %u tokens, which decides what windows "
                        "keep; this one is %u",
                        path, h->ubatch_tokens, mine->ubatch_tokens);
-    return bl_fail(BL_EFORMAT, "%s: was saved with other rope options or another layout of state",
+    return bl_fail(BL_EFORMAT,
+                   "%s: was saved with other rope options, rewinding or rounding, or another "
+                   "layout of state",
                    path);
 }
 

@@ -27,6 +27,9 @@ enum bl_status bl_model_choose(struct bl_model_options *out, const struct bl_opt
 {
     *out = (struct bl_model_options){
         .ctx_tokens = opt->ctx_tokens,
+        .round_kv = opt->round_kv,
+        .round_index = opt->round_index,
+        .slack_tokens = opt->rewind_tokens,
         .rope = {opt->rope_scaling, opt->rope_freq_base, opt->rope_freq_scale, opt->yarn_orig_ctx}};
     BL_TRY(kv_type("-ctk", opt->type_k, opt, &out->type_k));
     return kv_type("-ctv", opt->type_v, opt, &out->type_v);

@@ -24,18 +24,11 @@ static uint64_t plus(uint64_t a, uint64_t b)
     return bl_size_add(a, b, &sum) ? sum : UINT64_MAX;
 }
 
-/* Rows that are there whatever the size of a step and however far it can be taken back. */
-static uint64_t needed_rows(const struct bl_state_desc *d, uint64_t rows)
-{
-    uint64_t most = d->law == BL_WINDOW ? d->window : d->law == BL_FIXED ? 1 : UINT64_MAX;
-    return rows < most ? rows : most;
-}
-
 /* One layer's. */
 static struct bl_state_line describe(const struct bl_state_desc *d, const struct bl_shape *s)
 {
     const char *dot = strrchr(d->name, '.');
-    uint64_t rows = bl_state_rows(d, s);
+    uint32_t rows = bl_state_rows(d, s), slack = bl_state_slack_rows(d, s);
     struct bl_state_line l = {.law = law_name[d->law],
                               .type_name = bl_dtypes[d->type].name,
                               .span_tokens = d->law == BL_WINDOW      ? d->window
@@ -43,8 +36,8 @@ static struct bl_state_line describe(const struct bl_state_desc *d, const struct
                                                                       : 1,
                               .layers = 1,
                               .row_bytes = bl_dtype_row_bytes(d->type, d->row_elems),
-                              .rows = needed_rows(d, rows)};
-    l.slack_rows = rows - l.rows;
+                              .rows = rows - slack,
+                              .slack_rows = slack};
     l.bytes = times(l.rows, l.row_bytes);
     l.slack_bytes = times(l.slack_rows, l.row_bytes);
     snprintf(l.name, sizeof l.name, "%s", dot ? dot + 1 : d->name);

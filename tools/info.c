@@ -262,7 +262,8 @@ static int open_model(const struct bl_report *r, struct info *i)
                                    .batch_tokens = (uint32_t)e->batch_tokens,
                                    .ubatch_tokens = (uint32_t)e->ubatch_tokens,
                                    .type_k = e->type_k,
-                                   .type_v = e->type_v};
+                                   .type_v = e->type_v,
+                                   .rewind_tokens = (uint32_t)e->rewind_tokens};
     enum bl_status st = bl_gguf_open_header(&i->gguf, e->model);
 
     if (st)
@@ -308,7 +309,8 @@ int bl_verb_info(int argc, char **argv)
     if (!e->model && !info.args.cpu)
         return bl_args_fail(&command, "missing -m FILE or --cpu");
 
-    info.state_asked = e->ctx_tokens || e->ubatch_tokens || e->type_k || e->type_v;
+    info.state_asked =
+        e->ctx_tokens || e->ubatch_tokens || e->type_k || e->type_v || e->rewind_tokens;
     int code = bl_engine_args_check(&command, e);
     bl_log_set(bl_report_log, &command.report, BL_LOG_WARN);
     if (!code && e->model)

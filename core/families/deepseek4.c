@@ -348,11 +348,11 @@ static enum bl_status keep_rows(struct bl_model *m, struct rows *r, uint32_t lay
 static enum bl_status state(struct bl_model *m)
 {
     struct ds4 *x = m->extra;
-    const struct bl_state_desc tokens = {
-        .law = BL_WINDOW, .type = m->opt.type_k, .window = x->window, .row_elems = m->hp.dk};
-    if (m->opt.type_k != BL_F16 && m->opt.type_k != BL_F32)
-        return bl_fail(BL_EUNSUPPORTED, "cache type %s: deepseek4 is tested with f16 and f32 only",
-                       bl_dtypes[m->opt.type_k].name);
+    const struct bl_state_desc tokens = {.law = BL_WINDOW,
+                                         .type = m->opt.type_k,
+                                         .window = x->window,
+                                         .row_elems = m->hp.dk,
+                                         .slack_rows = m->opt.slack_tokens};
     if (m->opt.type_v != m->opt.type_k)
         bl_warn("%s: values are read from the keys' cache; its type is %s",
                 bl_path_tail(bl_gguf_path(m->gguf)), bl_dtypes[m->opt.type_k].name);
@@ -560,6 +560,7 @@ static enum bl_status build(const struct bl_model *m, const struct bl_shape *s, 
 
 const struct bl_family bl_family_deepseek4 = {
     .arch = "deepseek4",
+    .rounds = true,
     .hparams = hparams,
     .tensors = tensors,
     .state = state,

@@ -3,10 +3,8 @@
  * sequences side by side, rewinding. */
 #include "support.h"
 
-#include "backends.h"
-#include "engine.h"
+#include "gguf.h"
 #include "mem.h"
-#include "planner.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -247,24 +245,6 @@ static struct bl_engine *opened(const struct bl_options *opt)
     return e;
 }
 
-/* An engine whose groups can be taken back `slack` tokens. */
-static struct bl_engine *opened_with_slack(const struct bl_options *opt, uint32_t slack)
-{
-    const struct bl_model_options mo = {
-        .ctx_tokens = opt->ctx_tokens, .type_k = BL_F32, .type_v = BL_F32, .slack_tokens = slack};
-    struct bl_engine_parts p = {0};
-    struct bl_engine *e;
-    assert_int_equal(bl_gguf_open(&p.gguf, path), BL_OK);
-    assert_int_equal(bl_model_open(&p.model, p.gguf, &mo), BL_OK);
-    assert_int_equal(bl_machine_probe(&p.machine, opt), BL_OK);
-    assert_int_equal(bl_plan_make(&p.plan, p.model, &p.machine, opt), BL_OK);
-    p.device = calloc(1, sizeof *p.device);
-    const struct bl_machine_device *md = &p.machine.device[0];
-    assert_int_equal(md->backend->open(0, &md->config, &p.device[0]), BL_OK);
-    assert_int_equal(bl_engine_create(&e, &p, opt), BL_OK);
-    return e;
-}
-
 /* Logits of n tokens, which follow those that the session holds. */
 static void feed(struct bl_engine *e, struct bl_session *s, const int32_t *ids, uint32_t n,
                  float *rows)
@@ -466,7 +446,8 @@ static void rewinding(void **state)
     struct bl_options opt = exactly();
     opt.ubatch_tokens = 256;
     for (uint32_t slack = 0; slack <= 5; slack += 5) {
-        struct bl_engine *e = opened_with_slack(&opt, slack);
+        opt.rewind_tokens = slack;
+        struct bl_engine *e = opened(&opt);
         for (unsigned i = 0; i < BL_COUNT(starts); i++)
             rewind_from(e, starts[i], slack, want);
         bl_close(e);
@@ -517,6 +498,55 @@ static void copies_go_on(void **state)
     free(want);
 }
 
+/* ---- kept rows ---- */
+
+/* Rows of 80 are not whole blocks. */
+static void types_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    struct bl_options opt = exactly();
+    struct bl_engine *e = NULL;
+    write_model(0);
+    opt.type_k = opt.type_v = "q8_0";
+    assert_int_equal(bl_open(&e, path, &opt), BL_EINVAL);
+    assert_string_equal(bl_error(),
+                        "cache type q8_0 needs whole 32 elements; rows of blk.0.kv have "
+                        "80, their parts 80; use f16");
+}
+
+static double distance(const float *x, const float *y)
+{
+    double err = 0, all = 0;
+    for (uint32_t i = 0; i < N_TOKENS * VOCAB; i++) {
+        err += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        all += (double)y[i] * y[i];
+    }
+    return err / all;
+}
+
+/* Each of the two changes what is computed, a little; and not how it is cut. */
+static void rounding_as_in_training(void **state)
+{
+    (void)state;
+    static const uint32_t odd[] = {5, 127, 1, 3, 130, 1, 0};
+    float *want = exact_logits();
+    for (uint32_t i = 1; i < 4; i++) {
+        struct bl_options opt = exactly();
+        opt.round_kv = i & 1;
+        opt.round_index = i >> 1;
+        struct bl_engine *e = opened(&opt);
+        float *rows = run(e, whole), *cut = run(e, odd);
+        const double d = distance(rows, want);
+        if (!(d > 1e-7 && d < 5e-2))
+            fail_msg("kv %u, index %u: NMSE %g", i & 1, i >> 1, d);
+        assert_memory_equal(rows, cut, N_TOKENS * VOCAB * sizeof *rows);
+        free(rows);
+        free(cut);
+        bl_close(e);
+    }
+    free(want);
+}
+
 /* ---- what the file may not hold ---- */
 
 static void experts_that_are_not_there_are_refused(void **state)
@@ -540,6 +570,8 @@ int main(void)
         cmocka_unit_test(sequences_do_not_matter),
         cmocka_unit_test(rewinding),
         cmocka_unit_test(copies_go_on),
+        cmocka_unit_test(types_that_do_not_fit_are_refused),
+        cmocka_unit_test(rounding_as_in_training),
         cmocka_unit_test(experts_that_are_not_there_are_refused),
     };
     return cmocka_run_group_tests(tests, enter, leave);

@@ -345,14 +345,15 @@ static void layouts_of_the_first_files(void **state)
 static uint64_t state_bytes(const struct bl_engine *e)
 {
     struct bl_memory_line line;
+    uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < bl_engine_memory(e, i, &line); i++)
-        if (!strcmp(line.purpose, "state")) {
+        if (!strcmp(line.purpose, "state") || !strcmp(line.purpose, "ring slack")) {
             assert_int_equal(line.planned_bytes, line.measured_bytes);
-            return line.planned_bytes;
+            bytes += line.planned_bytes;
         }
-    fail_msg("no line for state");
-    return 0;
+    assert_true(bytes > 0);
+    return bytes;
 }
 
 static void copies_are_in_the_ledger(void **state)

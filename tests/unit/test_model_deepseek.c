@@ -666,7 +666,6 @@ static void wrong_tensors_are_refused(void **state)
 {
     (void)state;
     static const uint32_t eights[] = {0, 8, 128}, two[] = {0, 4};
-    struct bl_model_options opt = {.ctx_tokens = 64, .type_k = BL_Q8_0, .type_v = BL_Q8_0};
     struct rc r;
     deepseek4(&r);
     rc_list(&r, "attention.compress_ratios", RC_NUMBERS, 3, eights);
@@ -684,8 +683,29 @@ static void wrong_tensors_are_refused(void **state)
     deepseek4(&r);
     rc_drop_tensor(&r, "output_hc_base.weight");
     check_refused(&r, BL_EFORMAT, "'output_hc_base.weight' is missing");
+}
+
+/* All that is attended to and the index are rows of whole blocks of 32; what groups are made of
+ * stays as it is. */
+static void quantised_rows(void **state)
+{
+    (void)state;
+    static const uint8_t types[] = {BL_Q8_0, BL_Q4_0};
+    static const uint32_t block_bytes[] = {34, 18};
+    struct rc r;
     deepseek4(&r);
-    check_refused_with(&r, &opt, BL_EUNSUPPORTED, "deepseek4 is tested with f16 and f32 only");
+    for (unsigned i = 0; i < BL_COUNT(types); i++) {
+        const struct bl_model_options opt = {
+            .ctx_tokens = 4096, .type_k = types[i], .type_v = types[i]};
+        struct rc_model o = opened(&r, &opt);
+        const uint64_t row = 512 / 32 * block_bytes[i], index = 128 / 32 * block_bytes[i];
+        assert_int_equal(n_warnings, 0);
+        assert_int_equal(bytes_of(o.m, BL_WINDOW, false, 0), 128 * row);
+        assert_int_equal(bytes_of(o.m, BL_PER_GROUP, false, 1), 1048576ull / 4 * (row + index));
+        assert_int_equal(bytes_of(o.m, BL_PER_GROUP, false, 2), 1048576ull / 128 * row);
+        assert_int_equal(bytes_of(o.m, BL_WINDOW, true, 1), 65536 + 16384);
+        rc_close(&o);
+    }
 }
 
 /* ---- no memory ---- */
@@ -731,6 +751,7 @@ int main(void)
         cmocka_unit_test(drafts_are_not_built),
         cmocka_unit_test(wrong_models_are_refused),
         cmocka_unit_test(wrong_tensors_are_refused),
+        cmocka_unit_test(quantised_rows),
         cmocka_unit_test(no_memory),
     };
     bl_log_set(note, NULL, BL_LOG_WARN);

@@ -242,16 +242,25 @@ struct sizes {
     uint64_t raw, growing, parts, slack;
 };
 
-/* Keys and values are one vector of f16; of the groups in hand, f32 values and scores. */
-static struct sizes flash_sizes(uint64_t ctx, uint64_t ubatch)
+/* Keys and values are one vector, of blocks of `n` elements in `bytes`; of the groups in hand, f32
+ * values and scores. `back` tokens can be taken back. */
+static struct sizes sizes_with(uint64_t ctx, uint64_t ubatch, uint64_t back, uint64_t n,
+                               uint64_t bytes)
 {
-    const uint64_t row = 2 * HEAD, index_row = 2 * INDEX_HEAD;
+    const uint64_t row = HEAD / n * bytes, index_row = INDEX_HEAD / n * bytes;
+    const uint64_t part_4 = 4 * (2 * 2 * HEAD + 2 * 2 * INDEX_HEAD), part_128 = 4 * (2 * HEAD);
     return (struct sizes){
         .raw = LAYERS * 128 * row,
         .growing = CSA * (ctx / 4) * (row + index_row) + HCA * (ctx / 128) * row,
-        .parts = CSA * 8 * 4 * (2 * 2 * HEAD + 2 * 2 * INDEX_HEAD) + HCA * 128 * 4 * (2 * HEAD),
-        .slack = LAYERS * (ubatch - 1) * row,
+        .parts = CSA * 8 * part_4 + HCA * 128 * part_128,
+        .slack = LAYERS * ((ubatch > back ? ubatch : back) - 1) * row +
+                 back * (CSA * part_4 + HCA * part_128),
     };
+}
+
+static struct sizes flash_sizes(uint64_t ctx, uint64_t ubatch)
+{
+    return sizes_with(ctx, ubatch, 0, 1, 2);
 }
 
 static uint64_t sum(struct sizes s)
@@ -333,21 +342,47 @@ static void defaults_are_those_of_open(void **state)
     bl_gguf_close(g);
 }
 
-static uint64_t planned_state(const struct bl_gguf *g, uint64_t ctx, uint32_t ubatch)
+/* Types and tokens to take back are in the sizes. */
+static void other_types_and_rewinding(void **state)
 {
-    const struct bl_options opt = {.ctx_tokens = ctx, .ubatch_tokens = ubatch, .threads = 1};
+    static const struct {
+        const char *type;
+        uint64_t n, bytes;
+    } types[] = {{"f32", 1, 4}, {"bf16", 1, 2}, {"q8_0", 32, 34}, {"q4_0", 32, 18}};
+    struct bl_gguf *g = open_flash();
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        for (uint32_t back = 0; back <= 20; back += 5) {
+            const struct bl_options opt = {.ctx_tokens = 131072,
+                                           .ubatch_tokens = 16,
+                                           .type_k = types[i].type,
+                                           .type_v = types[i].type,
+                                           .rewind_tokens = back};
+            const struct sizes want = sizes_with(131072, 16, back, types[i].n, types[i].bytes);
+            struct bl_state_info got = {0};
+            GOOD(bl_state_info_make(&got, g, &opt));
+            assert_int_equal(got.bytes, sum(want));
+            assert_int_equal(got.slack_bytes, want.slack);
+            bl_state_info_finish(&got);
+        }
+    bl_gguf_close(g);
+}
+
+static uint64_t planned(const struct bl_gguf *g, const struct bl_options *opt,
+                        enum bl_purpose purpose)
+{
     struct bl_model_options mo;
     struct bl_machine machine = {0};
     struct bl_model *m = NULL;
     struct bl_plan plan = {0};
     uint64_t bytes = 0;
-    GOOD(bl_model_choose(&mo, &opt));
+    GOOD(bl_model_choose(&mo, opt));
     GOOD(bl_model_open(&m, g, &mo));
-    GOOD(bl_machine_probe(&machine, &opt));
+    GOOD(bl_machine_probe(&machine, opt));
     machine.device[0].usable_bytes = UINT64_MAX;
-    GOOD(bl_plan_make(&plan, m, &machine, &opt));
+    GOOD(bl_plan_make(&plan, m, &machine, opt));
     for (uint32_t i = 0; i < plan.ledger.n; i++)
-        if (plan.ledger.line[i].purpose == BL_MEM_STATE)
+        if (plan.ledger.line[i].purpose == purpose)
             bytes += plan.ledger.line[i].planned_bytes;
     bl_plan_finish(&plan);
     bl_machine_finish(&machine);
@@ -355,15 +390,20 @@ static uint64_t planned_state(const struct bl_gguf *g, uint64_t ctx, uint32_t ub
     return bytes;
 }
 
-/* The ledger's line is that sum and the slack, up to a whole page. */
+/* The ledger's lines are that sum, up to a whole page, and the slack. */
 static void ledger_plans_the_same(void **state)
 {
     struct bl_gguf *g = open_flash();
     (void)state;
     for (size_t i = 0; i < sizeof contexts / sizeof contexts[0]; i++)
         for (uint32_t ubatch = 1; ubatch <= 512; ubatch += 511) {
-            const struct sizes want = flash_sizes(contexts[i], ubatch);
-            assert_int_equal(planned_state(g, contexts[i], ubatch),
+            const struct sizes want = sizes_with(contexts[i], ubatch, 3, 1, 2);
+            const struct bl_options opt = {.ctx_tokens = contexts[i],
+                                           .ubatch_tokens = ubatch,
+                                           .rewind_tokens = 3,
+                                           .threads = 1};
+            assert_int_equal(planned(g, &opt, BL_MEM_SLACK), want.slack);
+            assert_int_equal(planned(g, &opt, BL_MEM_STATE) + want.slack,
                              bl_align_up(sum(want) + want.slack, bl_page_bytes()));
         }
     bl_gguf_close(g);
@@ -449,9 +489,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_is_the_published), cmocka_unit_test(state_is_what_it_should_be),
-        cmocka_unit_test(defaults_are_those_of_open),  cmocka_unit_test(ledger_plans_the_same),
-        cmocka_unit_test(data_is_needed_elsewhere),    cmocka_unit_test(every_cut_is_seen),
-        cmocka_unit_test(lies_are_not_missing_data),   cmocka_unit_test(shards_without_data),
+        cmocka_unit_test(defaults_are_those_of_open),  cmocka_unit_test(other_types_and_rewinding),
+        cmocka_unit_test(ledger_plans_the_same),       cmocka_unit_test(data_is_needed_elsewhere),
+        cmocka_unit_test(every_cut_is_seen),           cmocka_unit_test(lies_are_not_missing_data),
+        cmocka_unit_test(shards_without_data),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
 }

@@ -12,6 +12,11 @@ enum { DEFAULT_BATCH = 2048, DEFAULT_UBATCH = 512 };
 /* A bit that names no CPU feature: a mask of it alone allows none of them. */
 static const unsigned MASK_SCALAR = 1u << 31;
 
+#define ROUND_WORDS "none|rows|index|all" /* enum bl_round_cache */
+#define REWIND_HELP                                                                                \
+    "keep enough to take back N tokens at any time, as drafts need: a copy of recurrent state "    \
+    "and "                                                                                         \
+    "a row of windows for each (default 0)"
 #define ROPE_SCALINGS "none|linear|yarn"
 static const char *const rope_scaling_name[] = {"none", "linear", "yarn"};
 
@@ -31,6 +36,10 @@ static const struct bl_arg engine_rows[] = {
      .help = "type of cached keys, such as f16, f32, q8_0 (default f16; f32 with --exact)"},
     {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
      .help = "type of cached values, likewise"},
+    {"--rewind", BL_ARG_INT, AT(rewind_tokens), "N", 0, 1 << 16, .help = REWIND_HELP},
+    {"--round-cache", BL_ARG_CHOICE, AT(round_cache), ROUND_WORDS,
+     .help = "deepseek4: round what is cached as in its training: the rows attended to (8 bits), "
+             "those of the index (4 bits), or both (default: none)"},
     {"--no-mmap", BL_ARG_FLAG, AT(no_mmap),
      .help = "read the weights into memory instead of mapping the file"},
     {"--mlock", BL_ARG_FLAG, AT(mlock), .help = "keep the weights from being paged out"},
@@ -47,6 +56,7 @@ static const struct bl_arg state_rows[] = {
      .help = "type of cached keys, such as f16, f32, q8_0 (default f16)"},
     {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
      .help = "type of cached values, likewise"},
+    {"--rewind", BL_ARG_INT, AT(rewind_tokens), "N", 0, 1 << 16, .help = REWIND_HELP},
 };
 
 static const struct bl_arg rope_rows[] = {
@@ -90,6 +100,7 @@ void bl_engine_args_init(struct bl_engine_args *a)
     memset(a, 0, sizeof *a);
     a->cpu_mask = -1;
     a->rope_scaling = -1;
+    a->round_cache = -1;
 }
 
 struct bl_arg_group bl_model_group(struct bl_engine_args *a)
@@ -206,6 +217,9 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .mlock = a->mlock,
         .type_k = a->type_k,
         .type_v = a->type_v,
+        .rewind_tokens = (uint32_t)a->rewind_tokens,
+        .round_kv = a->round_cache == BL_ROUND_ROWS || a->round_cache == BL_ROUND_ALL,
+        .round_index = a->round_cache == BL_ROUND_INDEX || a->round_cache == BL_ROUND_ALL,
         .rope_scaling = a->rope_scaling < 0 ? NULL : rope_scaling_name[a->rope_scaling],
         .rope_freq_base = (float)a->rope_freq_base,
         .rope_freq_scale = (float)(a->rope_scale > 0 ? 1 / a->rope_scale : a->rope_freq_scale),

@@ -18,12 +18,15 @@ struct bl_engine_args {
     int64_t ctx_tokens, batch_tokens, ubatch_tokens, threads; /* 0: not given */
     int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
     uint32_t out_tokens;                                      /* most logits rows of one step; set by the verb */
+    int64_t rewind_tokens;
+    int round_cache;                                          /* enum bl_round_cache; -1: not given */
     bool exact, no_mmap, mlock, verbose;
     int progress; /* enum bl_progress_mode */
     int rope_scaling;                                         /* -1: not given */
     double rope_freq_base, rope_freq_scale, rope_scale;       /* 0: not given */
     int64_t yarn_orig_ctx;
 };
+enum bl_round_cache { BL_ROUND_NONE, BL_ROUND_ROWS, BL_ROUND_INDEX, BL_ROUND_ALL };
 enum { BL_INSTEAD_OF_ROPE_SCALE = 6, BL_INSTEAD_OF_MODEL = 7 };
 
 void bl_engine_args_init(struct bl_engine_args *);
