@@ -135,6 +135,19 @@ void bl_chat_close(struct bl_chat *);
 enum bl_status bl_chat_prompt(const struct bl_chat *, const struct bl_conversation *, struct bl_prompt *out);
 void bl_prompt_finish(struct bl_prompt *); /* zeroed is fine */
 
+/* An answer as it streams, parted by the model's own marks (<think>, <|channel|>analysis<|message|>, ...), which are
+ * taken out. The pieces may be cut anywhere. What is for the reader is text, calls of tools in harmony's form are not. */
+enum bl_answer_part { BL_ANSWER_TEXT, BL_ANSWER_REASONING };
+struct bl_answer;
+typedef bool bl_answer_fn(void *arg, enum bl_answer_part, const char *bytes, size_t n_bytes); /* false: stop */
+/* prompt: what the answer continues, since it may already open the reasoning; NULL: nothing. */
+enum bl_status bl_answer_create(struct bl_answer **out, const struct bl_chat *, const struct bl_prompt *prompt);
+void bl_answer_destroy(struct bl_answer *);
+bool bl_answer_is_reasoning(const struct bl_answer *); /* where the next piece begins */
+/* False: the callback said stop. End hands out what was held back as the beginning of a mark. */
+bool bl_answer_push(struct bl_answer *, const char *bytes, size_t n_bytes, bl_answer_fn *, void *arg);
+bool bl_answer_end(struct bl_answer *, bl_answer_fn *, void *arg);
+
 /* ---- this machine's processor ------------------------------------------------------------------------- */
 
 struct bl_threads {          /* how many threads, and why */

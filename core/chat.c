@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "answer.h"
 #include "jinja_eval.h"
 
 /* What is done to a conversation before a render. */
@@ -11,6 +12,7 @@ struct fit {
     bool text_arguments; /* of tool calls: JSON text, else objects */
     bool plain;          /* contents: text, else as given */
     bool parts;          /* contents: lists of parts */
+    bool system_text;    /* but that of a system message is text */
     bool merge_system;   /* a leading system message goes into the first user message */
 };
 
@@ -37,6 +39,11 @@ static struct bl_jv get(struct bl_jinja_run *r, struct bl_jv of, const char *key
 static void set(struct bl_jinja_run *r, struct bl_jv of, const char *key, struct bl_jv value)
 {
     bl_jmap_set(r, of.map, bl_jv_text(r, key), value);
+}
+
+static bool has_role(struct bl_jinja_run *r, struct bl_jv message, const char *role)
+{
+    return bl_jv_is_text(get(r, message, "role"), role);
 }
 
 /* ---- tool calls ------------------------------------------------------------------------------ */
@@ -102,6 +109,7 @@ static struct bl_jv one_part(struct bl_jinja_run *r, struct bl_jv text)
     set(r, part, "type", bl_jv_text(r, "text"));
     set(r, part, "text", text);
     bl_jlist_push(r, l, part);
+    l->watch = BL_JWATCH_PARTS;
     return bl_jlist_value(BL_J_LIST, l);
 }
 
@@ -110,12 +118,45 @@ static void fit_content(struct bl_jinja_run *r, struct chat *c, struct bl_jv mes
     struct bl_jv content = get(r, message, "content");
     bool list = content.kind == BL_J_LIST, text = content.kind == BL_J_STRING;
     c->found.odd_contents |= list || !text;
-    if (c->fit.parts && text)
+    if (c->fit.parts && text && !(c->fit.system_text && has_role(r, message, "system")))
         set(r, message, "content", one_part(r, content));
     else if (c->fit.plain && !text)
         set(r, message, "content", list ? joined_parts(r, content.list) : bl_jv_text(r, ""));
     else if (list)
         content.list->watch = BL_JWATCH_PARTS;
+}
+
+/* ---- reasoning --------------------------------------------------------------------------------
+ */
+
+/* Of earlier answers, given as reasoning_content. A template that knows no name for it but looks
+ * for its end in the content gets it there, as the model wrote it; any other one does without. */
+static void fit_reasoning(struct bl_jinja_run *r, struct chat *c, struct bl_jv message)
+{
+    struct bl_jv reasoning = get(r, message, "reasoning_content");
+    struct bl_jv content = get(r, message, "content");
+    const char *open, *close;
+
+    if (reasoning.kind != BL_J_STRING || bl_jinja_mentions(c->template, "reasoning_content"))
+        return;
+    if (bl_jinja_mentions(c->template, ".thinking") ||
+        bl_jinja_mentions(c->template, "'thinking'") ||
+        bl_jinja_mentions(c->template, "\"thinking\"")) {
+        set(r, message, "thinking", reasoning);
+        return;
+    }
+    if (!reasoning.len || content.kind != BL_J_STRING ||
+        !bl_answer_form_marks(c->in->form, &open, &close) || !bl_jinja_mentions(c->template, close))
+        return;
+    struct bl_jbuf *b = bl_jbuf_new(r, 64);
+    bl_jbuf_puts(r, b, open);
+    bl_jbuf_puts(r, b, "\n");
+    bl_jbuf_add(r, b, reasoning);
+    bl_jbuf_puts(r, b, "\n");
+    bl_jbuf_puts(r, b, close);
+    bl_jbuf_puts(r, b, "\n\n");
+    bl_jbuf_add(r, b, content);
+    set(r, message, "content", bl_jbuf_string(b));
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -133,11 +174,6 @@ static void trust_role(struct bl_jinja_run *r, struct bl_jv message)
             set(r, message, "role", bl_jv_text(r, known[i]));
 }
 
-static bool has_role(struct bl_jinja_run *r, struct bl_jv message, const char *role)
-{
-    return bl_jv_is_text(get(r, message, "role"), role);
-}
-
 static void fit_message(struct bl_jinja_run *r, struct chat *c, struct bl_jv message, uint32_t i)
 {
     if (get(r, message, "role").kind != BL_J_STRING) {
@@ -148,6 +184,7 @@ static void fit_message(struct bl_jinja_run *r, struct chat *c, struct bl_jv mes
     if (!c->in->adapt)
         return;
     fit_calls(r, c, message);
+    fit_reasoning(r, c, message);
     fit_content(r, c, message);
 }
 
@@ -225,10 +262,18 @@ static void define(struct bl_jinja_run *r, struct chat *c)
     define_more(r, in->variables);
 }
 
+/* Of several parts the last. */
+static struct bl_jv text_of(struct bl_jinja_run *r, struct bl_jv content)
+{
+    return content.kind == BL_J_LIST && content.list->n
+               ? get(r, content.list->item[content.list->n - 1], "text")
+               : content;
+}
+
 static struct bl_jv last_user_text(struct bl_jinja_run *r, struct bl_jv messages)
 {
     for (uint32_t i = messages.kind == BL_J_LIST ? messages.list->n : 0; i; i--) {
-        struct bl_jv m = messages.list->item[i - 1], content = get(r, m, "content");
+        struct bl_jv m = messages.list->item[i - 1], content = text_of(r, get(r, m, "content"));
         if (has_role(r, m, "user") && content.kind == BL_J_STRING)
             return bl_jstr_strip(r, content, bl_jv_none(), true, true);
     }
@@ -244,7 +289,7 @@ static enum bl_status render_once(struct chat *c, struct bl_jinja_text *out)
     if (!r.status)
         define(&r, c);
     struct bl_jv asked = {0};
-    if (!r.status && c->in->adapt && !c->fit.parts)
+    if (!r.status && c->in->adapt)
         asked = last_user_text(&r, bl_jmap_find_text(&r, &r.scope->vars, "messages")->value);
     enum bl_status st = r.status ? r.status : bl_jinja_execute(&r, c->template, out);
     c->printed = r.printed;
@@ -271,7 +316,7 @@ static bool is_worth_trying(const struct chat *first, struct fit f)
     return (!f.text_arguments || first->found.arguments) &&
            (!f.plain || f.merge_system || first->found.odd_contents) &&
            (!f.parts || first->found.user_lost || first->found.failed) &&
-           (!f.merge_system || first->found.system);
+           (!(f.merge_system || f.system_text) || first->found.system);
 }
 
 /* Keeps the first render that worked, unless one works without suspicion: *good then. Only a lack
@@ -298,6 +343,7 @@ static enum bl_status render_adapted(struct chat *c, struct bl_jinja_text *out)
         {.plain = true},
         {.plain = true, .text_arguments = true},
         {.parts = true},
+        {.parts = true, .system_text = true},
         {.plain = true, .merge_system = true},
         {.plain = true, .merge_system = true, .text_arguments = true},
     };

@@ -4,7 +4,7 @@
  * Purpose   renders messages in OpenAI's form through a model's own template, set up as transformers does. With `adapt`
  *           the conversation is also fitted to what the template can take, found out by rendering: tool arguments as
  *           objects or as JSON text, contents as lists of parts or as text, a system message where there is no role
- *           for it. Without it the template gets exactly what the caller gave.
+ *           for it, reasoning (reasoning_content) under the name the template knows, in the content, or left out. Without it the template gets exactly what the caller gave.
  * Ownership a text belongs to the caller (bl_jinja_text_finish); nothing points into the input afterwards.
  * Units     bytes.
  * Errors    as jinja.h; a conversation that is not one gives BL_EINVAL and names the message.
@@ -25,6 +25,7 @@ struct bl_chat_input {
     const char *bos, *eos;          /* the tokens' texts; NULL: undefined in the template */
     bool no_generation_prompt;      /* do not ask for an answer */
     bool adapt;
+    const struct bl_answer_form *form; /* of the model's reasoning, for `adapt`; NULL: none */
     const struct tm *now;           /* NULL: strftime_now is undefined */
     struct bl_jinja_limits limits;
 };

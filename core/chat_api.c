@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The public face of chat.h: a template with its model's tokens, conversations as JSON text. */
+#include "answer.h"
 #include "chat.h"
 #include "gguf.h"
 #include "mem.h"
@@ -9,6 +10,7 @@
 
 struct bl_chat {
     struct bl_jinja *jinja;
+    const struct bl_answer_form *form;
     char *bos, *eos; /* texts; NULL: none */
 };
 
@@ -61,8 +63,14 @@ enum bl_status bl_chat_open(struct bl_chat **out, const struct bl_gguf *gguf,
         bl_chat_close(c);
         return st;
     }
+    c->form = bl_answer_form_of(c->jinja, vocab);
     *out = c;
     return BL_OK;
+}
+
+const struct bl_answer_form *bl_chat_form(const struct bl_chat *c)
+{
+    return c->form;
 }
 
 void bl_chat_close(struct bl_chat *c)
@@ -106,6 +114,7 @@ enum bl_status bl_chat_prompt(const struct bl_chat *c, const struct bl_conversat
         .eos = c->eos,
         .no_generation_prompt = conversation->no_generation_prompt,
         .adapt = !conversation->as_given,
+        .form = c->form,
         .now = localtime_r(&seconds, &now),
     };
     struct bl_jinja_text text = {0};

@@ -16,6 +16,11 @@ enum bl_status bl_jinja_compile(struct bl_jinja **out, const char *source, size_
         return bl_fail(BL_ENOMEM, "template: out of memory");
     bl_jrun_init(&t->run, &options);
     t->body = bl_jparse_template(&t->run, source, n_bytes);
+    t->source = bl_jrun_alloc(&t->run, n_bytes);
+    if (t->source && n_bytes) {
+        memcpy(t->source, source, n_bytes);
+        t->n_source = n_bytes;
+    }
     enum bl_status st = t->run.status;
     if (st) {
         bl_jinja_destroy(t);
@@ -31,6 +36,11 @@ void bl_jinja_destroy(struct bl_jinja *t)
         return;
     bl_jrun_finish(&t->run);
     free(t);
+}
+
+bool bl_jinja_mentions(const struct bl_jinja *t, const char *word)
+{
+    return t->n_source && memmem(t->source, t->n_source, word, strlen(word));
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */

@@ -63,6 +63,8 @@ struct bl_jinja_text {
 enum bl_status bl_jinja_compile(struct bl_jinja **out, const char *source, size_t n_bytes,
                                 const struct bl_jinja_limits *limits); /* NULL: defaults */
 void bl_jinja_destroy(struct bl_jinja *);
+/* Whether the text of the template contains the word. */
+bool bl_jinja_mentions(const struct bl_jinja *, const char *word);
 
 /* A later variable of the same name wins. `options` may be NULL. */
 enum bl_status bl_jinja_render(const struct bl_jinja *, const struct bl_jinja_var *vars, size_t n_vars,

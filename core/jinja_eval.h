@@ -124,6 +124,8 @@ int64_t bl_jloop_length(struct bl_jinja_run *, struct bl_jloop *);
 struct bl_jinja {
     struct bl_jinja_run run; /* owns the tree */
     struct bl_jnode *body;
+    char *source;
+    size_t n_source;
 };
 void bl_jinja_start(struct bl_jinja_run *, const struct bl_jinja_options *); /* then bl_jscope_set variables */
 struct bl_jv bl_jinja_read(struct bl_jinja_run *, struct bl_jinja_json, bool user);

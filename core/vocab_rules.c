@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 
+#include "answer.h"
 #include "gguf.h"
 #include "log.h"
 
@@ -112,6 +113,18 @@ static void apply_exceptions(struct bl_vocab *v, const bool seen[END_OTHER])
     }
 }
 
+/* Whoever parts reasoning from the answer has to see where it ends. */
+static void show_marks(struct bl_vocab *v)
+{
+    for (uint32_t k = 0; k < v->n_specials; k++) {
+        int32_t id = (int32_t)(v->special[k] & UINT32_MAX);
+        uint32_t n;
+        const char *s = bl_vocab_piece(v, id, &n);
+        if (bl_answer_is_mark(s, n))
+            v->attr[id] |= BL_TOKEN_PRINT;
+    }
+}
+
 static bool contains_folded(const char *s, uint64_t n, const char *word)
 {
     size_t len = strlen(word), i;
@@ -166,5 +179,6 @@ enum bl_status bl_vocab_read_rules(struct bl_vocab *v, const struct bl_vocab_sou
     mark_end_texts(v, src, seen);
     BL_TRY(read_end_ids(v, g));
     apply_exceptions(v, seen);
+    show_marks(v);
     return mark_rstrip(v, g);
 }

@@ -10,111 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the answer on its way out: kept for the history, reasoning dimmed on a terminal ---- */
-
-static const char open_mark[] = "<think>", close_mark[] = "</think>";
-
-struct answer {
-    const struct bl_report *report;
-    char *text; /* all of it */
-    size_t n, cap;
-    bool colour, dim;
-    char pending[sizeof close_mark]; /* the beginning of a mark, perhaps */
-    size_t n_pending;
-    char shown[256]; /* on its way to stdout */
-    size_t n_shown;
-    bool broken; /* nobody takes it; that has been said */
-};
-
-static bool show(struct answer *a)
-{
-    size_t n = a->n_shown;
-
-    a->n_shown = 0;
-    if (n && !a->broken)
-        a->broken = !bl_out_write(a->report, a->shown, n);
-    return !a->broken;
-}
-
-static bool put(struct answer *a, const char *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (a->n_shown == sizeof a->shown && !show(a))
-            return false;
-        a->shown[a->n_shown++] = bytes[i];
-    }
-    return true;
-}
-
-static bool set_dim(struct answer *a, bool dim)
-{
-    const char *code = dim ? "\033[2m" : "\033[22m";
-
-    if (!a->colour || a->dim == dim)
-        return true;
-    a->dim = dim;
-    return put(a, code, strlen(code));
-}
-
-/* One byte further in the mark that is being looked for; a whole mark switches. */
-static bool put_byte(struct answer *a, char byte)
-{
-    const char *mark = a->dim ? close_mark : open_mark;
-
-    a->pending[a->n_pending++] = byte;
-    while (a->n_pending && memcmp(a->pending, mark, a->n_pending)) {
-        if (!put(a, a->pending, 1))
-            return false;
-        memmove(a->pending, a->pending + 1, --a->n_pending);
-    }
-    if (a->n_pending < strlen(mark))
-        return true;
-    bool good = a->dim ? put(a, mark, a->n_pending) && set_dim(a, false)
-                       : set_dim(a, true) && put(a, mark, a->n_pending);
-    a->n_pending = 0;
-    return good;
-}
-
-static bool keep(struct answer *a, const char *bytes, size_t n)
-{
-    if (a->n + n > a->cap) {
-        size_t cap = 2 * a->cap + n + 256;
-        char *bigger = realloc(a->text, cap);
-        if (!bigger) {
-            bl_report_error(a->report, "out of memory");
-            return false;
-        }
-        a->text = bigger;
-        a->cap = cap;
-    }
-    if (n)
-        memcpy(a->text + a->n, bytes, n);
-    a->n += n;
-    return true;
-}
-
-static bool write_answer(void *arg, const char *bytes, size_t n)
-{
-    struct answer *a = arg;
-
-    if (!keep(a, bytes, n))
-        return false;
-    if (!a->colour)
-        return put(a, bytes, n) && show(a);
-    for (size_t i = 0; i < n; i++)
-        if (!put_byte(a, bytes[i]))
-            return false;
-    return show(a);
-}
-
-static bool end_answer(struct answer *a)
-{
-    bool good = put(a, a->pending, a->n_pending) && set_dim(a, false) && put(a, "\n", 1);
-
-    a->n_pending = 0;
-    return show(a) && good;
-}
-
 /* ---- input ---- */
 
 struct chat {
@@ -122,7 +17,7 @@ struct chat {
     struct bl_dialogue *d;
     uint64_t n_most;
     bool terminal; /* a person types */
-    struct answer answer;
+    struct bl_reply reply;
     char *line;
     size_t line_cap;
     bool failed; /* input that could not be read or kept; it has been reported */
@@ -204,21 +99,19 @@ static int check_room(const struct chat *c, size_t n_ids)
 
 static int answer_to(struct chat *c, const int32_t *ids, size_t n_ids)
 {
-    struct answer *a = &c->answer;
+    struct bl_reply *r = &c->reply;
     int code = bl_generator_start(c->g);
 
-    a->n = a->n_pending = 0;
+    bl_reply_begin(r, c->d->answer);
     if (!code)
         code = bl_generator_hold(c->g, ids, n_ids);
-    if (!code && c->d->thinks && !set_dim(a, true))
-        code = BL_EXIT_FAILURE;
     if (!code)
         code = bl_generator_run(c->g, c->n_most);
     if (code != BL_EXIT_OK && code != bl_interrupt_code()) {
-        (void)end_answer(a); /* or the terminal stays dimmed */
+        (void)bl_reply_end(r, true); /* or the terminal stays dimmed */
         return code;
     }
-    if (bl_generator_flush(c->g) || !end_answer(a))
+    if (bl_generator_flush(c->g) || !bl_reply_end(r, true))
         return BL_EXIT_FAILURE;
     if (c->g->report->json)
         bl_generator_report(c->g);
@@ -247,8 +140,7 @@ static int turn(struct chat *c, const char *text, size_t n)
     free(ids);
     if (code == BL_EXIT_INTERRUPT) /* it stopped the answer, the chat goes on */
         code = BL_EXIT_OK;
-    if (!code &&
-        !bl_dialogue_add(c->d, "assistant", c->answer.text ? c->answer.text : "", c->answer.n)) {
+    if (!code && !bl_dialogue_add_answer(c->d, &c->reply)) {
         bl_report_error(c->g->report, "out of memory");
         code = BL_EXIT_FAILURE;
     }
@@ -305,15 +197,11 @@ static int loop(struct chat *c)
 
 int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predict)
 {
-    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     struct chat c = {
         .g = g,
         .d = d,
         .n_most = n_predict < 0 ? UINT64_MAX : (uint64_t)n_predict,
         .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) && !g->report->json,
-        .answer = {.report = g->report,
-                   .colour = isatty(STDOUT_FILENO) && !(no_colour && *no_colour) &&
-                             !(term && !strcmp(term, "dumb"))},
     };
 
     if (!d->chat) {
@@ -321,12 +209,13 @@ int bl_chat_loop(struct bl_generator *g, struct bl_dialogue *d, int64_t n_predic
                                    "gives one");
         return BL_EXIT_FAILURE;
     }
-    g->write = write_answer;
-    g->arg = &c.answer;
+    bl_reply_init(&c.reply, g->report, true);
+    g->write = bl_reply_write;
+    g->arg = &c.reply;
     int code = loop(&c);
-    if (!c.answer.broken && bl_out_close(g->report))
+    if (!c.reply.broken && bl_out_close(g->report))
         code = BL_EXIT_FAILURE;
     free(c.line);
-    free(c.answer.text);
+    bl_reply_finish(&c.reply);
     return code;
 }

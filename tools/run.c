@@ -107,18 +107,11 @@ static int prompt_ids(struct bl_dialogue *d, const char *text, size_t n, int32_t
     return bl_dialogue_ids(d, ids, n_ids);
 }
 
-static bool write_out(void *report, const char *bytes, size_t n)
-{
-    return bl_out_write(report, bytes, n);
-}
-
 /* Writes what was held back, ends the line on a terminal, closes stdout. */
-static int finish_output(struct bl_generator *g, int code)
+static int finish_output(struct bl_generator *g, struct bl_reply *r, int code)
 {
-    bool good = !bl_generator_flush(g);
+    bool good = !bl_generator_flush(g) && bl_reply_end(r, isatty(STDOUT_FILENO));
 
-    if (good && isatty(STDOUT_FILENO))
-        good = bl_out_write(g->report, "\n", 1);
     if (good && bl_out_close(g->report))
         good = false;
     return good || code ? code : BL_EXIT_FAILURE;
@@ -127,10 +120,15 @@ static int finish_output(struct bl_generator *g, int code)
 static int one_answer(struct bl_generator *g, struct bl_dialogue *d, const struct run_args *args,
                       const char *text, size_t n)
 {
+    struct bl_reply reply;
     int32_t *ids = NULL;
     size_t n_ids = 0;
     int code = prompt_ids(d, text, n, &ids, &n_ids);
 
+    bl_reply_init(&reply, g->report, false);
+    bl_reply_begin(&reply, d->answer);
+    g->write = bl_reply_write;
+    g->arg = &reply;
     if (!code)
         code = check_prompt(g->report, n_ids, bl_engine_ctx(g->engine));
     if (!code) {
@@ -140,10 +138,11 @@ static int one_answer(struct bl_generator *g, struct bl_dialogue *d, const struc
             code =
                 bl_generator_run(g, args->n_predict < 0 ? UINT64_MAX : (uint64_t)args->n_predict);
         if (code == BL_EXIT_OK || code == bl_interrupt_code()) {
-            code = finish_output(g, code);
+            code = finish_output(g, &reply, code);
             bl_generator_report(g);
         }
     }
+    bl_reply_finish(&reply);
     free(ids);
     return code;
 }
@@ -152,9 +151,7 @@ static int run(struct bl_report *report, const struct run_args *args,
                struct bl_engine_args *engine_args, const char *text, size_t n)
 {
     struct bl_generator g = {.report = report,
-                             .chunk_tokens = (uint32_t)engine_args->ubatch_tokens,
-                             .write = write_out,
-                             .arg = report};
+                             .chunk_tokens = (uint32_t)engine_args->ubatch_tokens};
     struct bl_dialogue d = {.report = report};
     int code = bl_engine_args_open(report, engine_args, &g.engine);
 

@@ -415,7 +415,7 @@ def test_chat_reasoning_is_dim():
     check(shown.startswith(DIM) and shown.endswith(BRIGHT), repr(shown))
     check(shown.count(b"\x1b") == 2 and len(shown) > len(DIM + BRIGHT), repr(shown))
     plain = reasoning(NO_COLOR="1")
-    check(shown[len(DIM):-len(BRIGHT)] == plain, (shown, plain))
+    check(b"<think>\r\n" + shown[len(DIM):-len(BRIGHT)] == plain, (shown, plain))
 
 def test_chat_to_a_pipe_is_plain():
     with tempfile.TemporaryDirectory() as tmp:
@@ -424,7 +424,8 @@ def test_chat_to_a_pipe_is_plain():
         p = subprocess.run([BALLAST, "run", "-m", MODEL, "-i", "--chat-template", tmp + "/t.jinja", "-n", "4"],
                            input=b"Once\n", stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
                            env=dict(os.environ, TERM="xterm"))
-        check(p.returncode == 0 and p.stdout and b"\x1b" not in p.stdout + p.stderr, p)
+        check(p.returncode == 0 and b"\x1b" not in p.stdout + p.stderr, p)
+        check(p.stdout.startswith(b"<think>\n") and len(p.stdout) > 9, p.stdout)
         check(b"> " not in p.stderr, p.stderr)
 
 def test_chat_closed_pipe_is_quiet():

@@ -30,7 +30,7 @@ struct bl_generator {
     uint64_t feed_ns, decode_ns;
     const char *stopped;             /* why, in words */
 };
-/* The first five members are set by the caller; anything else zero. */
+/* The first three members are set by the caller, write and arg before anything is generated; anything else zero. */
 int bl_generator_init(struct bl_generator *, const struct bl_sampling *);
 void bl_generator_finish(struct bl_generator *); /* zeroed is fine */
 /* Zeroes counts and times, forgets held-back text. */

@@ -83,6 +83,7 @@ int bl_dialogue_init(struct bl_dialogue *d, const struct bl_prompt_args *args,
 void bl_dialogue_finish(struct bl_dialogue *d)
 {
     bl_chat_close(d->chat);
+    bl_answer_destroy(d->answer);
     cJSON_Delete(d->messages);
     free(d->system);
     *d = (struct bl_dialogue){0};
@@ -96,22 +97,42 @@ bool bl_dialogue_clear(struct bl_dialogue *d)
            (!d->system || bl_dialogue_add(d, "system", d->system, strlen(d->system)));
 }
 
-bool bl_dialogue_add(struct bl_dialogue *d, const char *role, const char *text, size_t n)
+static bool put_text(cJSON *message, const char *key, const char *text, size_t n)
 {
-    cJSON *message = cJSON_CreateObject();
     char *clean = malloc(3 * n + 1);
     bool good = false;
 
-    if (message && clean) {
+    if (clean) {
         bl_clean_text(clean, 3 * n + 1, text, n, false);
-        good = cJSON_AddStringToObject(message, "role", role) &&
-               cJSON_AddStringToObject(message, "content", clean) &&
-               cJSON_AddItemToArray(d->messages, message);
+        good = cJSON_AddStringToObject(message, key, clean);
     }
     free(clean);
-    if (!good)
-        cJSON_Delete(message);
     return good;
+}
+
+static bool add_message(struct bl_dialogue *d, const char *role, const char *text, size_t n,
+                        const char *reasoning, size_t n_reasoning)
+{
+    cJSON *message = cJSON_CreateObject();
+
+    if (message && cJSON_AddStringToObject(message, "role", role) &&
+        put_text(message, "content", text, n) &&
+        (!n_reasoning || put_text(message, "reasoning_content", reasoning, n_reasoning)) &&
+        cJSON_AddItemToArray(d->messages, message))
+        return true;
+    cJSON_Delete(message);
+    return false;
+}
+
+bool bl_dialogue_add(struct bl_dialogue *d, const char *role, const char *text, size_t n)
+{
+    return add_message(d, role, text, n, NULL, 0);
+}
+
+bool bl_dialogue_add_answer(struct bl_dialogue *d, const struct bl_reply *r)
+{
+    return add_message(d, "assistant", r->text.bytes ? r->text.bytes : "", r->text.n,
+                       r->reasoning.bytes, r->reasoning.n);
 }
 
 void bl_dialogue_drop_last(struct bl_dialogue *d)
@@ -133,16 +154,6 @@ static int plain_ids(struct bl_dialogue *d, int32_t **ids, size_t *n)
     return st ? bl_report_status(d->report, BL_STAGE_RUN, st) : BL_EXIT_OK;
 }
 
-static bool ends_thinking(const struct bl_prompt *p)
-{
-    static const char mark[] = "<think>";
-    size_t n = p->n_bytes;
-
-    while (n && strchr(" \n", p->text[n - 1]))
-        n--;
-    return n >= sizeof mark - 1 && !memcmp(p->text + n - (sizeof mark - 1), mark, sizeof mark - 1);
-}
-
 int bl_dialogue_ids(struct bl_dialogue *d, int32_t **ids, size_t *n)
 {
     struct bl_prompt prompt = {0};
@@ -154,11 +165,13 @@ int bl_dialogue_ids(struct bl_dialogue *d, int32_t **ids, size_t *n)
         return out_of_memory(d);
     enum bl_status st =
         bl_chat_prompt(d->chat, &(struct bl_conversation){.messages = messages}, &prompt);
-    if (!st) {
-        d->thinks = ends_thinking(&prompt);
+    bl_answer_destroy(d->answer);
+    d->answer = NULL;
+    if (!st)
+        st = bl_answer_create(&d->answer, d->chat, &prompt);
+    if (!st)
         st = bl_tokenize_chat(d->vocab, prompt.text, prompt.n_bytes, prompt.user, prompt.n_user,
                               BL_TOK_ADD_SPECIAL | BL_TOK_PARSE_SPECIAL | BL_TOK_NO_EOS, ids, n);
-    }
     bl_prompt_finish(&prompt);
     free(messages);
     return st ? bl_report_status(d->report, BL_STAGE_RUN, st) : BL_EXIT_OK;

@@ -11,6 +11,7 @@
 #define BL_PROMPT_H
 
 #include "args.h"
+#include "reply.h"
 
 struct cJSON;
 struct bl_prompt_args {
@@ -30,13 +31,14 @@ struct bl_dialogue {
     struct bl_chat *chat;     /* NULL: texts are taken as they are */
     struct cJSON *messages;
     char *system;             /* copy of the first message's text, kept over a clear; NULL: none */
-    bool thinks;              /* the last prompt ended inside <think> */
+    struct bl_answer *answer; /* parts the answer to the last prompt; NULL: without a template */
 };
 int bl_dialogue_init(struct bl_dialogue *, const struct bl_prompt_args *, struct bl_engine *);
 void bl_dialogue_finish(struct bl_dialogue *); /* zeroed is fine */
 bool bl_dialogue_clear(struct bl_dialogue *);  /* back to the system message alone; false: out of memory */
 /* Adds a message; malformed UTF-8 in the text is replaced. */
 bool bl_dialogue_add(struct bl_dialogue *, const char *role, const char *text, size_t n);
+bool bl_dialogue_add_answer(struct bl_dialogue *, const struct bl_reply *); /* what it kept */
 void bl_dialogue_drop_last(struct bl_dialogue *);
 /* Ids of the prompt that asks for the next answer. */
 int bl_dialogue_ids(struct bl_dialogue *, int32_t **ids, size_t *n);
