@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX-512 dots of IQ4_XS, IQ3_XXS and IQ2_XXS: blocks of 256, values from tables. Four rows are
- * taken together. */
+/* AVX-512 dots of IQ4_XS and of the codebook types: blocks of 256, values from tables. Four rows
+ * are taken together. */
 #include "avx512.h"
 
 #include "codebooks.h"
@@ -79,18 +79,27 @@ BL_ALWAYS_INLINE void iq4_xs_group(int R, uint32_t k, float *out, const struct r
 
 /* ---- codebook types ---- */
 
-/* A table of 256 bytes at 64 indices; b6 and b7 are the masks of their bits 6 and 7. */
-BL_ALWAYS_INLINE __m512i lookup256(const uint8_t *table, __m512i idx, __mmask64 b6, __mmask64 b7)
+/* A table of bytes at 64 indices. Bits 0 to 6 are those of idx; m[i] is the mask of bit 7 + i. */
+BL_ALWAYS_INLINE __m512i lookup128(const uint8_t *table, __m512i idx)
 {
-    const __m512i t0 = load512(table), t1 = load512(table + 64);
-    const __m512i t2 = load512(table + 128), t3 = load512(table + 192);
-    const __m512i lo = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(idx, t0), b6, idx, t1);
-    const __m512i hi = _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(idx, t2), b6, idx, t3);
-    return _mm512_mask_blend_epi8(b7, lo, hi);
+    return _mm512_permutex2var_epi8(load512(table), idx, load512(table + 64));
 }
-BL_ALWAYS_INLINE __mmask64 mask_bit6(__m512i v)
+BL_ALWAYS_INLINE __m512i lookup256(const uint8_t *table, __m512i idx, const __mmask64 *m)
 {
-    return _mm512_movepi8_mask(_mm512_add_epi8(v, v));
+    return _mm512_mask_blend_epi8(m[0], lookup128(table, idx), lookup128(table + 128, idx));
+}
+BL_ALWAYS_INLINE __m512i lookup512(const uint8_t *table, __m512i idx, const __mmask64 *m)
+{
+    return _mm512_mask_blend_epi8(m[1], lookup256(table, idx, m), lookup256(table + 256, idx, m));
+}
+BL_ALWAYS_INLINE __m512i lookup1024(const uint8_t *table, __m512i idx, const __mmask64 *m)
+{
+    return _mm512_mask_blend_epi8(m[2], lookup512(table, idx, m), lookup512(table + 512, idx, m));
+}
+BL_ALWAYS_INLINE __m512i lookup2048(const uint8_t *table, __m512i idx, const __mmask64 *m)
+{
+    return _mm512_mask_blend_epi8(m[3], lookup1024(table, idx, m),
+                                  lookup1024(table + 1024, idx, m));
 }
 /* Bytes whose low 7 bits are sign bits (bit 7 = anything) -> bit 7 = parity of the seven. */
 BL_ALWAYS_INLINE __m512i with_parity(__m512i s)
@@ -102,6 +111,21 @@ BL_ALWAYS_INLINE __m512i negate_if(__m512i x, __m512i signs, __m512i bit)
 {
     const __mmask64 m = _mm512_test_epi8_mask(signs, bit);
     return _mm512_mask_sub_epi8(x, m, _mm512_setzero_si512(), x);
+}
+/* Masks of the signs of elements j of groups of four, where a pair of groups (a word) has its eight
+ * sign bits in both bytes. */
+BL_ALWAYS_INLINE __m512i sign_bit(int j)
+{
+    return _mm512_set1_epi16((short)(1 << j | 1 << (12 + j)));
+}
+/* 32 sign bytes, each twice */
+BL_ALWAYS_INLINE __m512i load_signs(const char *p)
+{
+    const __m512i spread = _mm512_set_epi8(
+        31, 31, 30, 30, 29, 29, 28, 28, 27, 27, 26, 26, 25, 25, 24, 24, 23, 23, 22, 22, 21, 21, 20,
+        20, 19, 19, 18, 18, 17, 17, 16, 16, 15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8,
+        8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    return _mm512_permutexvar_epi8(spread, _mm512_castsi256_si512(load256(p)));
 }
 /* The four bits on top of each dword s -> 2 s + 1, the sub-block's scale in eighths. */
 BL_ALWAYS_INLINE __m512 odd_scale(__m512i word)
@@ -141,13 +165,13 @@ BL_ALWAYS_INLINE __m512 iq3_xxs_row(const char *p, const __m512i *x)
     const __m512i pick0 = load512(iq3_pick[0]), pick1 = load512(iq3_pick[1]);
     const __m512i idx = load512(p + 2);
     const __m512i word = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(load256(p + 66)));
-    const __mmask64 b7 = _mm512_movepi8_mask(idx), b6 = mask_bit6(idx);
-    const __m512i c0 = lookup256(iq3_codes[0], idx, b6, b7);
-    const __m512i c1 = lookup256(iq3_codes[1], idx, b6, b7);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx)};
+    const __m512i c0 = lookup256(iq3_codes[0], idx, m);
+    const __m512i c1 = lookup256(iq3_codes[1], idx, m);
     const __m512i signs = with_parity(_mm512_multishift_epi64_epi8(fields, word));
     __m512i s[4];
     for (int j = 0; j < 4; j++) /* even bytes: sign bits 0-3, odd bytes: 4-7 */
-        s[j] = negate_if(x[j], signs, _mm512_set1_epi16((short)(1 << j | 1 << (12 + j))));
+        s[j] = negate_if(x[j], signs, sign_bit(j));
     const __m512i zero = _mm512_setzero_si512();
     const __m512i u = dot4(dot4(zero, _mm512_permutexvar_epi8(c0, pick0), s[0]),
                            _mm512_permutexvar_epi8(c1, pick0), s[2]);
@@ -197,9 +221,9 @@ BL_ALWAYS_INLINE void iq2_xxs_pair(int n, const char *p, size_t stride, const __
 {
     const __m512i q0 = load512(p), q1 = load512(n > 1 ? p + stride : p);
     const __m512i idx = _mm512_mask_blend_epi32(0xaaaa, q0, _mm512_slli_epi64(q1, 32));
-    const __mmask64 b7 = _mm512_movepi8_mask(idx), b6 = mask_bit6(idx);
-    const __m512i c0 = lookup256(iq2_codes[0], idx, b6, b7);
-    const __m512i c1 = lookup256(iq2_codes[1], idx, b6, b7);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx)};
+    const __m512i c0 = lookup256(iq2_codes[0], idx, m);
+    const __m512i c1 = lookup256(iq2_codes[1], idx, m);
     const __m512i mine = _mm512_mask_blend_epi32(0xaaaa, c0, _mm512_slli_epi64(c1, 32));
     acc[0] = _mm512_fmadd_ps(iq2_xxs_row(q0, mine, x), _mm512_set1_ps(d[0]), acc[0]);
     if (n > 1) {
@@ -231,13 +255,321 @@ BL_ALWAYS_INLINE void iq2_xxs_group(int R, uint32_t k, float *out, const struct 
     store_sums(R, out, acc);
 }
 
+/* ---- IQ3_S: as IQ3_XXS, with values as nibbles, nine bits of index and all signs ---- */
+
+/* Nibbles of `bytes` bits 4 i - 1 .. 4 i + 2 as 2 s + 1: lanes 16 / n of them each. */
+BL_ALWAYS_INLINE __m512 nibble_scales(uint64_t nibbles, __m512i bit)
+{
+    const __m512i v = _mm512_multishift_epi64_epi8(bit, _mm512_set1_epi64((long long)nibbles));
+    return to_float(
+        _mm512_ternarylogic_epi64(v, _mm512_set1_epi32(0x1e), _mm512_set1_epi32(1), 0xea));
+}
+BL_ALWAYS_INLINE __m512 iq3_s_row(const char *p, const __m512i *x)
+{
+    const __m512i bit =
+        _mm512_setr_epi32(63, 63, 3, 3, 7, 7, 11, 11, 15, 15, 19, 19, 23, 23, 27, 27);
+    const __m512i idx = load512(p + 2), signs = load_signs(p + 74);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx), bl_load_u64(p + 66)};
+    const __m512i c0 = lookup512(iq3_s_codes[0], idx, m), c1 = lookup512(iq3_s_codes[1], idx, m);
+    __m512i s[4];
+    for (int j = 0; j < 4; j++)
+        s[j] = negate_if(x[j], signs, sign_bit(j));
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i u = dot4(dot4(zero, nibble_lo(c0), s[0]), nibble_lo(c1), s[2]);
+    const __m512i v = dot4(dot4(zero, nibble_hi(c0), s[1]), nibble_hi(c1), s[3]);
+    return _mm512_mul_ps(to_float(_mm512_add_epi32(u, v)),
+                         nibble_scales(bl_load_u32(p + 106), bit));
+}
+BL_ALWAYS_INLINE void iq3_s_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *xv)
+{
+    enum { SIZE = 110 };
+    const struct bl_act_block *x = xv;
+    const char *w = g->w;
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    for (uint32_t b = 0; b < k / BLOCK; b++, x++, w += SIZE) {
+        prefetch(g, (size_t)b * (size_t)(R * SIZE), R * SIZE);
+        __m512i q8[4];
+        deal_acts(x, q8);
+        float d[4] BL_ALIGNED(16);
+        row_factors(R, d, w, g->stride, x->d[0]);
+        THROUGH_MEMORY(d);
+        for (int r = 0; r < R; r++)
+            acc[r] = _mm512_fmadd_ps(iq3_s_row(w + (size_t)r * g->stride, q8), _mm512_set1_ps(d[r]),
+                                     acc[r]);
+    }
+    store_sums(R, out, acc);
+}
+
+/* ---- groups of eight, two rows woven: even bytes are the first row's, odd ones the second's ----
+ */
+
+#define ODD_BYTES 0xaaaaaaaaaaaaaaaau
+#define EVEN_BYTES 0x5555555555555555u
+
+/* 32 bytes of two rows -> 64 woven */
+BL_ALWAYS_INLINE __m512i load_woven(const char *p, const char *other)
+{
+    const __m512i weave = _mm512_set_epi8(
+        63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54, 22, 53, 21, 52,
+        20, 51, 19, 50, 18, 49, 17, 48, 16, 47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9,
+        40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    return _mm512_permutexvar_epi8(weave, load_halves(p, other));
+}
+/* Woven codes of elements 0-3 and 4-7 of each group -> those of one row, a word per group. */
+BL_ALWAYS_INLINE __m512i unweave(__m512i c0, __m512i c1, int row)
+{
+    if (row == 0)
+        return _mm512_mask_blend_epi8(ODD_BYTES, c0, _mm512_slli_epi16(c1, 8));
+    return _mm512_mask_blend_epi8(ODD_BYTES, _mm512_srli_epi16(c0, 8), c1);
+}
+
+/* ---- IQ2_XS, IQ2_S ---- */
+
+/* One row's sums; a lane is 16 elements and shares a scale. */
+BL_ALWAYS_INLINE __m512 iq2_row(__m512i codes, __m512i signs, const char *scales, const __m512i *x)
+{
+    const __m512i bit =
+        _mm512_setr_epi32(63, 3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, 51, 55, 59);
+    __m512i v = _mm512_setzero_si512();
+    for (int j = 0; j < 4; j++) {
+        const __m512i c = j < 3 ? codes : _mm512_srli_epi16(codes, 2);
+        const __m512i s = negate_if(x[j], signs, sign_bit(j));
+        v = dot4(v, _mm512_permutexvar_epi8(c, load512(iq2_pick[j])), s);
+    }
+    return _mm512_mul_ps(to_float(v), nibble_scales(bl_load_u64(scales), bit));
+}
+/* A word per group: nine bits of index, seven signs. */
+BL_ALWAYS_INLINE void iq2_xs_pair(int n, const char *p, size_t stride, const __m512i *x,
+                                  const float *d, __m512 *acc)
+{
+    const __m512i even =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14));
+    const __m512i odd = _mm512_add_epi8(even, _mm512_set1_epi8(1));
+    const char *p1 = n > 1 ? p + stride : p;
+    const __m512i q0 = load512(p + 2), q1 = load512(p1 + 2);
+    const __m512i idx = _mm512_mask_blend_epi8(ODD_BYTES, q0, _mm512_slli_epi16(q1, 8));
+    const __m512i high = _mm512_mask_blend_epi8(ODD_BYTES, _mm512_srli_epi16(q0, 8), q1);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
+                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(1))};
+    const __m512i c0 = lookup512(iq2_xs_codes[0], idx, m), c1 = lookup512(iq2_xs_codes[1], idx, m);
+    /* the seven signs from bits 1 to 7, and their parity */
+    const __m512i signs = gf_bits(high, GF_BIT(0, 1) | GF_BIT(1, 2) | GF_BIT(2, 3) | GF_BIT(3, 4) |
+                                            GF_BIT(4, 5) | GF_BIT(5, 6) | GF_BIT(6, 7) | 0xfe);
+    acc[0] =
+        _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 0), _mm512_shuffle_epi8(signs, even), p + 66, x),
+                        _mm512_set1_ps(d[0]), acc[0]);
+    if (n > 1)
+        acc[1] = _mm512_fmadd_ps(
+            iq2_row(unweave(c0, c1, 1), _mm512_shuffle_epi8(signs, odd), p1 + 66, x),
+            _mm512_set1_ps(d[1]), acc[1]);
+}
+/* Index bits 8 and 9 of the groups lie two by two in 64 bits: woven, they are the masks. */
+BL_ALWAYS_INLINE void iq2_s_pair(int n, const char *p, size_t stride, const __m512i *x,
+                                 const float *d, __m512 *acc)
+{
+    const char *p1 = n > 1 ? p + stride : p;
+    const __m512i idx = load_woven(p + 2, p1 + 2);
+    const uint64_t high0 = bl_load_u64(p + 66), high1 = bl_load_u64(p1 + 66);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
+                           (high0 & EVEN_BYTES) | (high1 & EVEN_BYTES) << 1,
+                           (high0 & ODD_BYTES) >> 1 | (high1 & ODD_BYTES)};
+    const __m512i c0 = lookup1024(iq2_s_codes[0], idx, m), c1 = lookup1024(iq2_s_codes[1], idx, m);
+    acc[0] = _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 0), load_signs(p + 34), p + 74, x),
+                             _mm512_set1_ps(d[0]), acc[0]);
+    if (n > 1)
+        acc[1] = _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 1), load_signs(p1 + 34), p1 + 74, x),
+                                 _mm512_set1_ps(d[1]), acc[1]);
+}
+BL_ALWAYS_INLINE void iq2_group(bool with_s, int R, uint32_t k, float *out,
+                                const struct row_group *g, const struct bl_act_block *x)
+{
+    const int size = with_s ? 82 : 74;
+    const char *w = g->w;
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    for (uint32_t b = 0; b < k / BLOCK; b++, x++, w += size) {
+        prefetch(g, (size_t)b * (size_t)(R * size), R * size);
+        __m512i q8[4];
+        deal_acts(x, q8);
+        float d[4] BL_ALIGNED(16);
+        row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
+        THROUGH_MEMORY(d);
+        for (int r = 0; r < R; r += 2) {
+            const char *p = w + (size_t)r * g->stride;
+            if (with_s)
+                iq2_s_pair(R - r, p, g->stride, q8, d + r, acc + r);
+            else
+                iq2_xs_pair(R - r, p, g->stride, q8, d + r, acc + r);
+        }
+    }
+    store_sums(R, out, acc);
+}
+BL_ALWAYS_INLINE void iq2_xs_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                   const void *x)
+{
+    iq2_group(false, R, k, out, g, x);
+}
+BL_ALWAYS_INLINE void iq2_s_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *x)
+{
+    iq2_group(true, R, k, out, g, x);
+}
+
+/* ---- IQ1_S, IQ1_M: values -1, 0, 1 and a shift of all eight by an eighth up or down ---- */
+
+struct iq1_acts {
+    __m512i q[4]; /* dealt */
+    __m512i sum;  /* of the eight of a group, a word each */
+};
+BL_ALWAYS_INLINE struct iq1_acts iq1_load_acts(const struct bl_act_block *x)
+{
+    const __m512i one = _mm512_set1_epi8(1);
+    struct iq1_acts a;
+    deal_acts(x, a.q);
+    a.sum = _mm512_add_epi16(
+        _mm512_add_epi16(_mm512_maddubs_epi16(one, a.q[0]), _mm512_maddubs_epi16(one, a.q[1])),
+        _mm512_add_epi16(_mm512_maddubs_epi16(one, a.q[2]), _mm512_maddubs_epi16(one, a.q[3])));
+    return a;
+}
+/* Eighths: 8 (code - 1) and 1 more, or less in the words of `minus`. scale3: three bits from bit 1
+ * of each lane. */
+BL_ALWAYS_INLINE __m512 iq1_row(__m512i codes, __mmask32 minus, __m512i scale3,
+                                const struct iq1_acts *x)
+{
+    const __m512i shift =
+        _mm512_mask_blend_epi16(minus, _mm512_set1_epi16(-7), _mm512_set1_epi16(-9));
+    __m512i v = _mm512_madd_epi16(shift, x->sum);
+    for (int j = 0; j < 4; j++)
+        v = dot4(v, gf_bits(codes, GF_BIT(3, 2 * j) | GF_BIT(4, 2 * j + 1)), x->q[j]);
+    const __m512i scale =
+        _mm512_ternarylogic_epi64(scale3, _mm512_set1_epi32(0xe), _mm512_set1_epi32(1), 0xea);
+    return _mm512_mul_ps(to_float(v), to_float(scale));
+}
+/* Two rows' 16 bytes that tell of four groups every two: one qword a pair of these, the first row's
+ * in bits 0-15. */
+BL_ALWAYS_INLINE __m512i iq1_words(const char *p, const char *other)
+{
+    const __m128i a = load128(p), b = load128(other);
+    const __m256i words = _mm256_setr_m128i(_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b));
+    return _mm512_cvtepu32_epi64(words);
+}
+BL_ALWAYS_INLINE void iq1_lookup(const char *p, const char *other, __m512i high, __m512i *codes)
+{
+    const __m512i idx = load_woven(p, other);
+    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
+                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
+                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(2)),
+                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(4))};
+    const __m512i c0 = lookup2048(iq1_codes[0], idx, m), c1 = lookup2048(iq1_codes[1], idx, m);
+    codes[0] = unweave(c0, c1, 0);
+    codes[1] = unweave(c0, c1, 1);
+}
+BL_ALWAYS_INLINE void iq1_s_pair(int n, const char *p, size_t stride, const struct iq1_acts *x,
+                                 const float *d, __m512 *acc)
+{
+    /* the four times three bits of index; the scale and, above it, the sign of the shift */
+    const __m512i high_bit = _mm512_set1_epi64(0x1909160613031000),
+                  top_bit = _mm512_set1_epi64(0x1c0c1c0c1c0c1c0c);
+    const char *p1 = n > 1 ? p + stride : p;
+    const __m512i words = iq1_words(p + 34, p1 + 34);
+    const __m512i top = _mm512_multishift_epi64_epi8(top_bit, words);
+    __m512i codes[2];
+    iq1_lookup(p + 2, p1 + 2, _mm512_multishift_epi64_epi8(high_bit, words), codes);
+    const __mmask32 minus0 = _mm512_test_epi16_mask(top, _mm512_set1_epi16(0x0008));
+    const __mmask32 minus1 = _mm512_test_epi16_mask(top, _mm512_set1_epi16(0x0800));
+    acc[0] = _mm512_fmadd_ps(iq1_row(codes[0], minus0, _mm512_slli_epi32(top, 1), x),
+                             _mm512_set1_ps(d[0]), acc[0]);
+    if (n > 1)
+        acc[1] = _mm512_fmadd_ps(iq1_row(codes[1], minus1, _mm512_srli_epi32(top, 7), x),
+                                 _mm512_set1_ps(d[1]), acc[1]);
+}
+/* 16 scales: three of three bits and one in each of four words */
+BL_ALWAYS_INLINE __m512i iq1_m_scales(const char *p)
+{
+    const __m512i bit =
+        _mm512_setr_epi32(63, 2, 5, 8, 15, 18, 21, 24, 31, 34, 37, 40, 47, 50, 53, 56);
+    return _mm512_multishift_epi64_epi8(bit, _mm512_set1_epi64((long long)bl_load_u64(p)));
+}
+BL_ALWAYS_INLINE void iq1_m_pair(int n, const char *p, size_t stride, const struct iq1_acts *x,
+                                 const float *d, __m512 *acc)
+{
+    /* a nibble per group: three bits of index and the sign of the shift */
+    const __m512i nibble_bit = _mm512_set1_epi64(0x1c0c180814041000);
+    const char *p1 = n > 1 ? p + stride : p;
+    const __m512i high = _mm512_multishift_epi64_epi8(nibble_bit, iq1_words(p + 32, p1 + 32));
+    __m512i codes[2];
+    iq1_lookup(p, p1, high, codes);
+    const __mmask32 minus0 = _mm512_test_epi16_mask(high, _mm512_set1_epi16(0x0008));
+    const __mmask32 minus1 = _mm512_test_epi16_mask(high, _mm512_set1_epi16(0x0800));
+    acc[0] = _mm512_fmadd_ps(iq1_row(codes[0], minus0, iq1_m_scales(p + 48), x),
+                             _mm512_set1_ps(d[0]), acc[0]);
+    if (n > 1)
+        acc[1] = _mm512_fmadd_ps(iq1_row(codes[1], minus1, iq1_m_scales(p1 + 48), x),
+                                 _mm512_set1_ps(d[1]), acc[1]);
+}
+/* IQ1_M keeps a nibble of d on top of each of its four words of scales. */
+BL_ALWAYS_INLINE void iq1_m_factors(int R, float *d, const char *w, size_t stride, float factor)
+{
+    uint16_t h[4] = {0};
+    for (int r = 0; r < R; r++)
+        h[r] = (uint16_t)_pext_u64(bl_load_u64(w + (size_t)r * stride + 48), 0xf000f000f000f000);
+    const __m128i v =
+        _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], 0, 0, 0, 0);
+    _mm_store_ps(d, _mm_mul_ps(_mm_cvtph_ps(v), _mm_set1_ps(factor)));
+}
+BL_ALWAYS_INLINE void iq1_group(bool with_m, int R, uint32_t k, float *out,
+                                const struct row_group *g, const struct bl_act_block *x)
+{
+    const int size = with_m ? 56 : 50;
+    const char *w = g->w;
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    for (uint32_t b = 0; b < k / BLOCK; b++, x++, w += size) {
+        prefetch(g, (size_t)b * (size_t)(R * size), R * size);
+        const struct iq1_acts a = iq1_load_acts(x);
+        float d[4] BL_ALIGNED(16);
+        if (with_m)
+            iq1_m_factors(R, d, w, g->stride, 0.125f * x->d[0]);
+        else
+            row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
+        THROUGH_MEMORY(d);
+        for (int r = 0; r < R; r += 2) {
+            const char *p = w + (size_t)r * g->stride;
+            if (with_m)
+                iq1_m_pair(R - r, p, g->stride, &a, d + r, acc + r);
+            else
+                iq1_s_pair(R - r, p, g->stride, &a, d + r, acc + r);
+        }
+    }
+    store_sums(R, out, acc);
+}
+BL_ALWAYS_INLINE void iq1_s_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *x)
+{
+    iq1_group(false, R, k, out, g, x);
+}
+BL_ALWAYS_INLINE void iq1_m_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *x)
+{
+    iq1_group(true, R, k, out, g, x);
+}
+
 DOT_ENTRY(dot_iq4_xs_act_4__avx512, iq4_xs_group, ROWS)
 DOT_ENTRY(dot_iq3_xxs_act_4__avx512, iq3_xxs_group, ROWS)
+DOT_ENTRY(dot_iq3_s_act_4__avx512, iq3_s_group, ROWS)
 DOT_ENTRY(dot_iq2_xxs_act_4__avx512, iq2_xxs_group, ROWS)
+DOT_ENTRY(dot_iq2_xs_act_4__avx512, iq2_xs_group, ROWS)
+DOT_ENTRY(dot_iq2_s_act_4__avx512, iq2_s_group, ROWS)
+DOT_ENTRY(dot_iq1_s_act_4__avx512, iq1_s_group, ROWS)
+DOT_ENTRY(dot_iq1_m_act_4__avx512, iq1_m_group, ROWS)
 
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *t)
 {
     DOT_SET(t, BL_IQ4_XS, dot_iq4_xs_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ3_XXS, dot_iq3_xxs_act_4__avx512, ROWS);
+    DOT_SET(t, BL_IQ3_S, dot_iq3_s_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ2_XXS, dot_iq2_xxs_act_4__avx512, ROWS);
+    DOT_SET(t, BL_IQ2_XS, dot_iq2_xs_act_4__avx512, ROWS);
+    DOT_SET(t, BL_IQ2_S, dot_iq2_s_act_4__avx512, ROWS);
+    DOT_SET(t, BL_IQ1_S, dot_iq1_s_act_4__avx512, ROWS);
+    DOT_SET(t, BL_IQ1_M, dot_iq1_m_act_4__avx512, ROWS);
 }
