@@ -260,6 +260,24 @@ enum bl_status bl_decode(struct bl_engine *, const struct bl_batch *);
 /* Row of batch entry i of the last bl_decode, n_vocab floats; borrowed until the next; NULL if not asked for. */
 const float *bl_logits(const struct bl_engine *, uint32_t i);
 
+/* ---- measuring: what `ballast bench` reports ------------------------------------------------------------- */
+
+struct bl_token_cost {                   /* of one token at the end of n_tokens others */
+    uint64_t weight_bytes, head_bytes;   /* weights it reads: in the layers; and for its logits */
+    uint64_t weight_macs, head_macs;     /* multiply-adds with weights, likewise */
+    uint64_t state_bytes;                /* cached state it reads: rows that attention and recurrences look at */
+    uint32_t layers;
+};
+enum bl_status bl_engine_token_cost(const struct bl_engine *, uint64_t n_tokens, struct bl_token_cost *out);
+struct bl_op_time {                      /* one kind of step, on the first thread of one device */
+    char name[40];                       /* "experts q4_k", "head matmul q6_k" */
+    uint64_t steps, barriers;            /* barriers: meetings that follow such steps */
+    uint64_t run_ns, wait_ns;            /* wait: for the other threads after it */
+};
+/* Timing of steps: off at first and then free. from_zero forgets what was counted. */
+void bl_engine_profile(struct bl_engine *, bool on, bool from_zero);
+uint32_t bl_engine_op_time(const struct bl_engine *, uint32_t i, struct bl_op_time *out); /* returns the count */
+
 /* ---- sampling ----------------------------------------------------------------------------------------- */
 
 struct bl_sampling {                     /* zeroed = greedy */

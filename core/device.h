@@ -58,6 +58,9 @@ struct bl_device_ops {
                                     const struct bl_mem *scratch, const struct bl_mem *params, struct bl_segment **out);
     enum bl_status (*segment_run)(struct bl_stream *, struct bl_segment *);
     void (*segment_free)(struct bl_segment *);
+    /* Times of steps by kind; both may be NULL. op_time returns how many kinds there are. */
+    void (*profile)(struct bl_device *, bool on, bool from_zero);
+    uint32_t (*op_time)(const struct bl_device *, uint32_t i, struct bl_op_time *out);
 };
 
 /* Limits and layout choices: plain data, stored in machine files, so that a plan needs no device. */

@@ -15,6 +15,7 @@ static const struct {
     {"info", "what is in a model file; what this processor gets", bl_verb_info},
     {"tokenize", "text to token ids", bl_verb_tokenize},
     {"template", "the prompt that a chat template makes of a conversation", bl_verb_template},
+    {"bench", "speed, in the rows and formats of llama-bench", bl_verb_bench},
     {"logits", "raw model output for given token ids", bl_verb_logits},
 };
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };

@@ -277,6 +277,8 @@ static const struct bl_device_ops device_ops = {
     .segment_build = bl_cpu_segment_build,
     .segment_run = segment_run,
     .segment_free = bl_cpu_segment_free,
+    .profile = bl_cpu_profile_set,
+    .op_time = bl_cpu_profile_get,
 };
 
 static enum bl_status cpu_count(uint32_t *n)

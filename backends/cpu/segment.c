@@ -69,6 +69,21 @@ static void require_barrier(struct bl_cpu_builder *b)
     b->seg->step[b->seg->n_steps - 1].barrier = true;
 }
 
+struct bl_cpu_counter *bl_cpu_counter_of(struct bl_cpu_builder *b)
+{
+    struct bl_segment *s = b->seg;
+    if (b->status)
+        return NULL;
+    struct bl_cpu_counter *c = bl_arena_alloc(&s->arena, sizeof *c);
+    if (!c) {
+        bl_cpu_fail(b, bl_fail(BL_ENOMEM, "cpu: out of memory after %u steps", s->n_steps));
+        return NULL;
+    }
+    c->link = s->counters;
+    s->counters = c;
+    return c;
+}
+
 static void drop_slots(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes)
 {
     for (unsigned i = 0; i < BL_CPU_SLOTS; i++) {
@@ -98,22 +113,32 @@ static void *room(struct bl_cpu_builder *b, void *array, uint32_t n, uint32_t *c
     return bigger;
 }
 
-void bl_cpu_touch(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes, uint64_t row_bytes,
-                  bool write)
+static void touch(struct bl_cpu_builder *b, const struct bl_cpu_access *a)
 {
     struct bl_cpu_access *grown = room(b, b->access, b->n_access, &b->cap_access, sizeof *grown);
     if (!grown || b->status)
         return;
     b->access = grown;
-    const struct bl_cpu_access a = {addr, bytes, row_bytes, b->share, write, b->thread0};
     for (uint32_t i = 0; i < b->own_access; i++)
-        if (conflict(&b->access[i], &a)) {
+        if (conflict(&b->access[i], a)) {
             require_barrier(b);
             break;
         }
-    b->access[b->n_access++] = a;
+    b->access[b->n_access++] = *a;
+}
+
+void bl_cpu_touch(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes, uint64_t row_bytes,
+                  bool write)
+{
+    touch(b, &(struct bl_cpu_access){addr, bytes, row_bytes, b->share, write, b->thread0});
     if (write)
         drop_slots(b, addr, bytes);
+}
+
+void bl_cpu_touch_own(struct bl_cpu_builder *b, uint64_t addr, uint64_t each_bytes)
+{
+    const uint64_t bytes = b->dev->base.caps.threads * each_bytes;
+    touch(b, &(struct bl_cpu_access){addr, bytes, each_bytes, BL_CPU_OWN, true, false});
 }
 
 void *bl_cpu_step(struct bl_cpu_builder *b, bl_cpu_step_fn *run, size_t arg_bytes,
@@ -131,7 +156,8 @@ void *bl_cpu_step(struct bl_cpu_builder *b, bl_cpu_step_fn *run, size_t arg_byte
         bl_cpu_fail(b, bl_fail(BL_ENOMEM, "cpu: out of memory after %u steps", s->n_steps));
         return NULL;
     }
-    s->step[s->n_steps++] = (struct bl_cpu_step){run, args, false};
+    s->step[s->n_steps++] = (struct bl_cpu_step){
+        run, args, false, bl_cpu_profile_kind(&b->dev->profile, b->graph, b->node)};
     b->own_access = b->n_access;
     b->share = (uint8_t)share;
     b->thread0 =
@@ -183,8 +209,10 @@ void *bl_cpu_writes(struct bl_cpu_builder *b, unsigned dst)
 
 void bl_cpu_reserve(struct bl_cpu_builder *b, uint64_t bytes)
 {
-    if (b->scratch_used + bytes > b->scratch_bytes)
+    if (b->scratch_used + bytes > b->scratch_bytes) {
         b->scratch_used = 0;
+        memset(b->slot, 0, sizeof b->slot);
+    }
     if (bytes > b->scratch_bytes)
         bl_cpu_fail(b, bl_fail(BL_EINVAL,
                                "cpu: node %s of layer %d needs %llu bytes of scratch, given %llu",
@@ -402,11 +430,61 @@ static void walk(void *arg, uint32_t ith, uint32_t nth)
     }
 }
 
+struct timed_walk {
+    struct bl_segment *segment;
+    struct bl_cpu_kind *last; /* thread 0's last step, and when it ended */
+    uint64_t ended_ns;
+};
+
+/* Waiting counts for the step before it: that is the one whose shares were uneven. */
+static void walk_timed(void *arg, uint32_t ith, uint32_t nth)
+{
+    struct timed_walk *w = arg;
+    struct bl_segment *s = w->segment;
+    if (ith) {
+        walk(s, ith, nth);
+        return;
+    }
+    const struct bl_cpu_job job = {&s->dev->kernels, s->block, ith, nth};
+    uint64_t then = bl_now_ns(), now;
+    for (uint32_t i = 0; i < s->n_steps; i++) {
+        struct bl_cpu_kind *k = &s->dev->profile.kind[s->step[i].kind];
+        if (s->step[i].barrier) {
+            struct bl_cpu_kind *before = w->last ? w->last : k;
+            bl_pool_barrier(s->dev->pool);
+            now = bl_now_ns();
+            before->wait_ns += now - then;
+            before->barriers++;
+            then = now;
+        }
+        s->step[i].run(s->step[i].args, &job);
+        now = bl_now_ns();
+        k->run_ns += now - then;
+        k->steps++;
+        then = now;
+        w->last = k;
+    }
+    w->ended_ns = then;
+}
+
+static void run_timed(struct bl_segment *s)
+{
+    struct timed_walk w = {.segment = s};
+    bl_pool_run(s->dev->pool, bl_pool_threads(s->dev->pool), walk_timed, &w);
+    if (w.last)
+        w.last->wait_ns += bl_now_ns() - w.ended_ns;
+}
+
 enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
 {
     BL_TRY(check_params(s));
     pthread_mutex_lock(&s->dev->turn);
-    bl_pool_run(s->dev->pool, bl_pool_threads(s->dev->pool), walk, s);
+    for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    if (s->dev->profile.on)
+        run_timed(s);
+    else
+        bl_pool_run(s->dev->pool, bl_pool_threads(s->dev->pool), walk, s);
     pthread_mutex_unlock(&s->dev->turn);
     return BL_OK;
 }
