@@ -79,27 +79,45 @@ BL_ALWAYS_INLINE void iq4_xs_group(int R, uint32_t k, float *out, const struct r
 
 /* ---- codebook types ---- */
 
-/* A table of bytes at 64 indices. Bits 0 to 6 are those of idx; m[i] is the mask of bit 7 + i. */
-BL_ALWAYS_INLINE __m512i lookup128(const uint8_t *table, __m512i idx)
+/* 64 indices of up to 11 bits: idx has bits 0 to 6, m[i] is the mask of bit 7 + i. */
+struct index {
+    __m512i idx;
+    __mmask64 m[4];
+};
+/* What a table of bytes has at one or two vectors of indices. Two share the loads of the table. */
+struct entries {
+    __m512i at[2];
+};
+BL_ALWAYS_INLINE struct entries lookup128(const uint8_t *table, int n, const struct index *w)
 {
-    return _mm512_permutex2var_epi8(load512(table), idx, load512(table + 64));
+    const __m512i lo = load512(table), hi = load512(table + 64);
+    struct entries c;
+    c.at[0] = _mm512_permutex2var_epi8(lo, w[0].idx, hi);
+    c.at[1] = n > 1 ? _mm512_permutex2var_epi8(lo, w[1].idx, hi) : c.at[0];
+    return c;
 }
-BL_ALWAYS_INLINE __m512i lookup256(const uint8_t *table, __m512i idx, const __mmask64 *m)
+BL_ALWAYS_INLINE struct entries lookup_blend(int n, const struct index *w, int bit,
+                                             struct entries a, struct entries b)
 {
-    return _mm512_mask_blend_epi8(m[0], lookup128(table, idx), lookup128(table + 128, idx));
+    for (int i = 0; i < n; i++)
+        a.at[i] = _mm512_mask_blend_epi8(w[i].m[bit], a.at[i], b.at[i]);
+    return a;
 }
-BL_ALWAYS_INLINE __m512i lookup512(const uint8_t *table, __m512i idx, const __mmask64 *m)
+BL_ALWAYS_INLINE struct entries lookup256(const uint8_t *table, int n, const struct index *w)
 {
-    return _mm512_mask_blend_epi8(m[1], lookup256(table, idx, m), lookup256(table + 256, idx, m));
+    return lookup_blend(n, w, 0, lookup128(table, n, w), lookup128(table + 128, n, w));
 }
-BL_ALWAYS_INLINE __m512i lookup1024(const uint8_t *table, __m512i idx, const __mmask64 *m)
+BL_ALWAYS_INLINE struct entries lookup512(const uint8_t *table, int n, const struct index *w)
 {
-    return _mm512_mask_blend_epi8(m[2], lookup512(table, idx, m), lookup512(table + 512, idx, m));
+    return lookup_blend(n, w, 1, lookup256(table, n, w), lookup256(table + 256, n, w));
 }
-BL_ALWAYS_INLINE __m512i lookup2048(const uint8_t *table, __m512i idx, const __mmask64 *m)
+BL_ALWAYS_INLINE struct entries lookup1024(const uint8_t *table, int n, const struct index *w)
 {
-    return _mm512_mask_blend_epi8(m[3], lookup1024(table, idx, m),
-                                  lookup1024(table + 1024, idx, m));
+    return lookup_blend(n, w, 2, lookup512(table, n, w), lookup512(table + 512, n, w));
+}
+BL_ALWAYS_INLINE struct entries lookup2048(const uint8_t *table, int n, const struct index *w)
+{
+    return lookup_blend(n, w, 3, lookup1024(table, n, w), lookup1024(table + 1024, n, w));
 }
 /* Bytes whose low 7 bits are sign bits (bit 7 = anything) -> bit 7 = parity of the seven. */
 BL_ALWAYS_INLINE __m512i with_parity(__m512i s)
@@ -165,9 +183,9 @@ BL_ALWAYS_INLINE __m512 iq3_xxs_row(const char *p, const __m512i *x)
     const __m512i pick0 = load512(iq3_pick[0]), pick1 = load512(iq3_pick[1]);
     const __m512i idx = load512(p + 2);
     const __m512i word = _mm512_permutexvar_epi32(twice, _mm512_castsi256_si512(load256(p + 66)));
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx)};
-    const __m512i c0 = lookup256(iq3_codes[0], idx, m);
-    const __m512i c1 = lookup256(iq3_codes[1], idx, m);
+    const struct index ix = {idx, {_mm512_movepi8_mask(idx)}};
+    const __m512i c0 = lookup256(iq3_codes[0], 1, &ix).at[0];
+    const __m512i c1 = lookup256(iq3_codes[1], 1, &ix).at[0];
     const __m512i signs = with_parity(_mm512_multishift_epi64_epi8(fields, word));
     __m512i s[4];
     for (int j = 0; j < 4; j++) /* even bytes: sign bits 0-3, odd bytes: 4-7 */
@@ -221,9 +239,9 @@ BL_ALWAYS_INLINE void iq2_xxs_pair(int n, const char *p, size_t stride, const __
 {
     const __m512i q0 = load512(p), q1 = load512(n > 1 ? p + stride : p);
     const __m512i idx = _mm512_mask_blend_epi32(0xaaaa, q0, _mm512_slli_epi64(q1, 32));
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx)};
-    const __m512i c0 = lookup256(iq2_codes[0], idx, m);
-    const __m512i c1 = lookup256(iq2_codes[1], idx, m);
+    const struct index ix = {idx, {_mm512_movepi8_mask(idx)}};
+    const __m512i c0 = lookup256(iq2_codes[0], 1, &ix).at[0];
+    const __m512i c1 = lookup256(iq2_codes[1], 1, &ix).at[0];
     const __m512i mine = _mm512_mask_blend_epi32(0xaaaa, c0, _mm512_slli_epi64(c1, 32));
     acc[0] = _mm512_fmadd_ps(iq2_xxs_row(q0, mine, x), _mm512_set1_ps(d[0]), acc[0]);
     if (n > 1) {
@@ -269,8 +287,9 @@ BL_ALWAYS_INLINE __m512 iq3_s_row(const char *p, const __m512i *x)
     const __m512i bit =
         _mm512_setr_epi32(63, 63, 3, 3, 7, 7, 11, 11, 15, 15, 19, 19, 23, 23, 27, 27);
     const __m512i idx = load512(p + 2), signs = load_signs(p + 74);
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx), bl_load_u64(p + 66)};
-    const __m512i c0 = lookup512(iq3_s_codes[0], idx, m), c1 = lookup512(iq3_s_codes[1], idx, m);
+    const struct index ix = {idx, {_mm512_movepi8_mask(idx), bl_load_u64(p + 66)}};
+    const __m512i c0 = lookup512(iq3_s_codes[0], 1, &ix).at[0],
+                  c1 = lookup512(iq3_s_codes[1], 1, &ix).at[0];
     __m512i s[4];
     for (int j = 0; j < 4; j++)
         s[j] = negate_if(x[j], signs, sign_bit(j));
@@ -339,47 +358,61 @@ BL_ALWAYS_INLINE __m512 iq2_row(__m512i codes, __m512i signs, const char *scales
     }
     return _mm512_mul_ps(to_float(v), nibble_scales(bl_load_u64(scales), bit));
 }
-/* A word per group: nine bits of index, seven signs. */
-BL_ALWAYS_INLINE void iq2_xs_pair(int n, const char *p, size_t stride, const __m512i *x,
-                                  const float *d, __m512 *acc)
+/* IQ2_XS has a word per group: nine bits of index, seven signs, which are left in `signs`. */
+BL_ALWAYS_INLINE struct index iq2_xs_index(const char *p, const char *other, __m512i *signs)
+{
+    const __m512i q0 = load512(p + 2), q1 = load512(other + 2);
+    const __m512i idx = _mm512_mask_blend_epi8(ODD_BYTES, q0, _mm512_slli_epi16(q1, 8));
+    const __m512i high = _mm512_mask_blend_epi8(ODD_BYTES, _mm512_srli_epi16(q0, 8), q1);
+    /* from bits 1 to 7, and their parity */
+    *signs = gf_bits(high, GF_BIT(0, 1) | GF_BIT(1, 2) | GF_BIT(2, 3) | GF_BIT(3, 4) |
+                               GF_BIT(4, 5) | GF_BIT(5, 6) | GF_BIT(6, 7) | 0xfe);
+    return (struct index){
+        idx, {_mm512_movepi8_mask(idx), _mm512_test_epi8_mask(high, _mm512_set1_epi8(1))}};
+}
+/* One row of two woven: its byte of each word twice. */
+BL_ALWAYS_INLINE __m512i iq2_xs_signs(__m512i woven, int row)
 {
     const __m512i even =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14));
-    const __m512i odd = _mm512_add_epi8(even, _mm512_set1_epi8(1));
-    const char *p1 = n > 1 ? p + stride : p;
-    const __m512i q0 = load512(p + 2), q1 = load512(p1 + 2);
-    const __m512i idx = _mm512_mask_blend_epi8(ODD_BYTES, q0, _mm512_slli_epi16(q1, 8));
-    const __m512i high = _mm512_mask_blend_epi8(ODD_BYTES, _mm512_srli_epi16(q0, 8), q1);
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
-                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(1))};
-    const __m512i c0 = lookup512(iq2_xs_codes[0], idx, m), c1 = lookup512(iq2_xs_codes[1], idx, m);
-    /* the seven signs from bits 1 to 7, and their parity */
-    const __m512i signs = gf_bits(high, GF_BIT(0, 1) | GF_BIT(1, 2) | GF_BIT(2, 3) | GF_BIT(3, 4) |
-                                            GF_BIT(4, 5) | GF_BIT(5, 6) | GF_BIT(6, 7) | 0xfe);
-    acc[0] =
-        _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 0), _mm512_shuffle_epi8(signs, even), p + 66, x),
-                        _mm512_set1_ps(d[0]), acc[0]);
-    if (n > 1)
-        acc[1] = _mm512_fmadd_ps(
-            iq2_row(unweave(c0, c1, 1), _mm512_shuffle_epi8(signs, odd), p1 + 66, x),
-            _mm512_set1_ps(d[1]), acc[1]);
+    return _mm512_shuffle_epi8(woven, row ? _mm512_add_epi8(even, _mm512_set1_epi8(1)) : even);
 }
-/* Index bits 8 and 9 of the groups lie two by two in 64 bits: woven, they are the masks. */
-BL_ALWAYS_INLINE void iq2_s_pair(int n, const char *p, size_t stride, const __m512i *x,
-                                 const float *d, __m512 *acc)
+/* Index bits 8 and 9 of IQ2_S lie two by two in 64 bits: woven, they are the masks. */
+BL_ALWAYS_INLINE struct index iq2_s_index(const char *p, const char *other)
 {
-    const char *p1 = n > 1 ? p + stride : p;
-    const __m512i idx = load_woven(p + 2, p1 + 2);
-    const uint64_t high0 = bl_load_u64(p + 66), high1 = bl_load_u64(p1 + 66);
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
-                           (high0 & EVEN_BYTES) | (high1 & EVEN_BYTES) << 1,
-                           (high0 & ODD_BYTES) >> 1 | (high1 & ODD_BYTES)};
-    const __m512i c0 = lookup1024(iq2_s_codes[0], idx, m), c1 = lookup1024(iq2_s_codes[1], idx, m);
-    acc[0] = _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 0), load_signs(p + 34), p + 74, x),
-                             _mm512_set1_ps(d[0]), acc[0]);
-    if (n > 1)
-        acc[1] = _mm512_fmadd_ps(iq2_row(unweave(c0, c1, 1), load_signs(p1 + 34), p1 + 74, x),
-                                 _mm512_set1_ps(d[1]), acc[1]);
+    const uint64_t a = bl_load_u64(p + 66), b = bl_load_u64(other + 66);
+    const __m512i idx = load_woven(p + 2, other + 2);
+    return (struct index){idx,
+                          {_mm512_movepi8_mask(idx), (a & EVEN_BYTES) | (b & EVEN_BYTES) << 1,
+                           (a & ODD_BYTES) >> 1 | (b & ODD_BYTES)}};
+}
+/* One block of R rows. */
+BL_ALWAYS_INLINE void iq2_block(bool with_s, int R, const char *w, size_t stride, const __m512i *x,
+                                const float *d, __m512 *acc)
+{
+    const int n = (R + 1) / 2;
+    struct index pair[2];
+    struct entries c0, c1;
+    __m512i woven[2];
+    for (int i = 0; i < n; i++) {
+        const char *p = w + (size_t)(2 * i) * stride, *p1 = R > 1 ? p + stride : p;
+        pair[i] = with_s ? iq2_s_index(p, p1) : iq2_xs_index(p, p1, &woven[i]);
+    }
+    if (with_s) {
+        c0 = lookup1024(iq2_s_codes[0], n, pair);
+        c1 = lookup1024(iq2_s_codes[1], n, pair);
+    } else {
+        c0 = lookup512(iq2_xs_codes[0], n, pair);
+        c1 = lookup512(iq2_xs_codes[1], n, pair);
+    }
+    for (int r = 0; r < R; r++) {
+        const char *p = w + (size_t)r * stride;
+        const int i = r / 2, odd = r % 2;
+        const __m512i signs = with_s ? load_signs(p + 34) : iq2_xs_signs(woven[i], odd);
+        const __m512 v =
+            iq2_row(unweave(c0.at[i], c1.at[i], odd), signs, p + (with_s ? 74 : 66), x);
+        acc[r] = _mm512_fmadd_ps(v, _mm512_set1_ps(d[r]), acc[r]);
+    }
 }
 BL_ALWAYS_INLINE void iq2_group(bool with_s, int R, uint32_t k, float *out,
                                 const struct row_group *g, const struct bl_act_block *x)
@@ -394,13 +427,7 @@ BL_ALWAYS_INLINE void iq2_group(bool with_s, int R, uint32_t k, float *out,
         float d[4] BL_ALIGNED(16);
         row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
         THROUGH_MEMORY(d);
-        for (int r = 0; r < R; r += 2) {
-            const char *p = w + (size_t)r * g->stride;
-            if (with_s)
-                iq2_s_pair(R - r, p, g->stride, q8, d + r, acc + r);
-            else
-                iq2_xs_pair(R - r, p, g->stride, q8, d + r, acc + r);
-        }
+        iq2_block(with_s, R, w, g->stride, q8, d, acc);
     }
     store_sums(R, out, acc);
 }
@@ -453,35 +480,14 @@ BL_ALWAYS_INLINE __m512i iq1_words(const char *p, const char *other)
     const __m256i words = _mm256_setr_m128i(_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b));
     return _mm512_cvtepu32_epi64(words);
 }
-BL_ALWAYS_INLINE void iq1_lookup(const char *p, const char *other, __m512i high, __m512i *codes)
+BL_ALWAYS_INLINE struct index iq1_index(const char *p, const char *other, __m512i high)
 {
     const __m512i idx = load_woven(p, other);
-    const __mmask64 m[] = {_mm512_movepi8_mask(idx),
+    return (struct index){idx,
+                          {_mm512_movepi8_mask(idx),
                            _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
                            _mm512_test_epi8_mask(high, _mm512_set1_epi8(2)),
-                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(4))};
-    const __m512i c0 = lookup2048(iq1_codes[0], idx, m), c1 = lookup2048(iq1_codes[1], idx, m);
-    codes[0] = unweave(c0, c1, 0);
-    codes[1] = unweave(c0, c1, 1);
-}
-BL_ALWAYS_INLINE void iq1_s_pair(int n, const char *p, size_t stride, const struct iq1_acts *x,
-                                 const float *d, __m512 *acc)
-{
-    /* the four times three bits of index; the scale and, above it, the sign of the shift */
-    const __m512i high_bit = _mm512_set1_epi64(0x1909160613031000),
-                  top_bit = _mm512_set1_epi64(0x1c0c1c0c1c0c1c0c);
-    const char *p1 = n > 1 ? p + stride : p;
-    const __m512i words = iq1_words(p + 34, p1 + 34);
-    const __m512i top = _mm512_multishift_epi64_epi8(top_bit, words);
-    __m512i codes[2];
-    iq1_lookup(p + 2, p1 + 2, _mm512_multishift_epi64_epi8(high_bit, words), codes);
-    const __mmask32 minus0 = _mm512_test_epi16_mask(top, _mm512_set1_epi16(0x0008));
-    const __mmask32 minus1 = _mm512_test_epi16_mask(top, _mm512_set1_epi16(0x0800));
-    acc[0] = _mm512_fmadd_ps(iq1_row(codes[0], minus0, _mm512_slli_epi32(top, 1), x),
-                             _mm512_set1_ps(d[0]), acc[0]);
-    if (n > 1)
-        acc[1] = _mm512_fmadd_ps(iq1_row(codes[1], minus1, _mm512_srli_epi32(top, 7), x),
-                                 _mm512_set1_ps(d[1]), acc[1]);
+                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(4))}};
 }
 /* 16 scales: three of three bits and one in each of four words */
 BL_ALWAYS_INLINE __m512i iq1_m_scales(const char *p)
@@ -490,22 +496,37 @@ BL_ALWAYS_INLINE __m512i iq1_m_scales(const char *p)
         _mm512_setr_epi32(63, 2, 5, 8, 15, 18, 21, 24, 31, 34, 37, 40, 47, 50, 53, 56);
     return _mm512_multishift_epi64_epi8(bit, _mm512_set1_epi64((long long)bl_load_u64(p)));
 }
-BL_ALWAYS_INLINE void iq1_m_pair(int n, const char *p, size_t stride, const struct iq1_acts *x,
-                                 const float *d, __m512 *acc)
+/* One block of R rows. `top`: nibbles woven like the groups, whose fourth bit is the sign of the
+ * shift; those of IQ1_S have the scale below it. */
+BL_ALWAYS_INLINE void iq1_block(bool with_m, int R, const char *w, size_t stride,
+                                const struct iq1_acts *x, const float *d, __m512 *acc)
 {
-    /* a nibble per group: three bits of index and the sign of the shift */
-    const __m512i nibble_bit = _mm512_set1_epi64(0x1c0c180814041000);
-    const char *p1 = n > 1 ? p + stride : p;
-    const __m512i high = _mm512_multishift_epi64_epi8(nibble_bit, iq1_words(p + 32, p1 + 32));
-    __m512i codes[2];
-    iq1_lookup(p, p1, high, codes);
-    const __mmask32 minus0 = _mm512_test_epi16_mask(high, _mm512_set1_epi16(0x0008));
-    const __mmask32 minus1 = _mm512_test_epi16_mask(high, _mm512_set1_epi16(0x0800));
-    acc[0] = _mm512_fmadd_ps(iq1_row(codes[0], minus0, iq1_m_scales(p + 48), x),
-                             _mm512_set1_ps(d[0]), acc[0]);
-    if (n > 1)
-        acc[1] = _mm512_fmadd_ps(iq1_row(codes[1], minus1, iq1_m_scales(p1 + 48), x),
-                                 _mm512_set1_ps(d[1]), acc[1]);
+    /* of IQ1_S: four times three bits of index in a word, then the nibble; of IQ1_M: four nibbles,
+     * of which the low three bits are index */
+    const __m512i index_bit = _mm512_set1_epi64(with_m ? 0x1c0c180814041000 : 0x1909160613031000);
+    const __m512i top_bit = _mm512_set1_epi64(0x1c0c1c0c1c0c1c0c);
+    const int at_qs = with_m ? 0 : 2, at_high = with_m ? 32 : 34, n = (R + 1) / 2;
+    struct index pair[2];
+    __m512i top[2];
+    for (int i = 0; i < n; i++) {
+        const char *p = w + (size_t)(2 * i) * stride, *p1 = R > 1 ? p + stride : p;
+        const __m512i words = iq1_words(p + at_high, p1 + at_high);
+        const __m512i high = _mm512_multishift_epi64_epi8(index_bit, words);
+        top[i] = with_m ? high : _mm512_multishift_epi64_epi8(top_bit, words);
+        pair[i] = iq1_index(p + at_qs, p1 + at_qs, high);
+    }
+    const struct entries c0 = lookup2048(iq1_codes[0], n, pair),
+                         c1 = lookup2048(iq1_codes[1], n, pair);
+    for (int r = 0; r < R; r++) {
+        const int i = r / 2, odd = r % 2;
+        const __mmask32 minus =
+            _mm512_test_epi16_mask(top[i], _mm512_set1_epi16(odd ? 0x0800 : 0x0008));
+        const __m512i scale = with_m ? iq1_m_scales(w + (size_t)r * stride + 48)
+                              : odd  ? _mm512_srli_epi32(top[i], 7)
+                                     : _mm512_slli_epi32(top[i], 1);
+        const __m512 v = iq1_row(unweave(c0.at[i], c1.at[i], odd), minus, scale, x);
+        acc[r] = _mm512_fmadd_ps(v, _mm512_set1_ps(d[r]), acc[r]);
+    }
 }
 /* IQ1_M keeps a nibble of d on top of each of its four words of scales. */
 BL_ALWAYS_INLINE void iq1_m_factors(int R, float *d, const char *w, size_t stride, float factor)
@@ -532,13 +553,7 @@ BL_ALWAYS_INLINE void iq1_group(bool with_m, int R, uint32_t k, float *out,
         else
             row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
         THROUGH_MEMORY(d);
-        for (int r = 0; r < R; r += 2) {
-            const char *p = w + (size_t)r * g->stride;
-            if (with_m)
-                iq1_m_pair(R - r, p, g->stride, &a, d + r, acc + r);
-            else
-                iq1_s_pair(R - r, p, g->stride, &a, d + r, acc + r);
-        }
+        iq1_block(with_m, R, w, g->stride, &a, d, acc);
     }
     store_sums(R, out, acc);
 }
