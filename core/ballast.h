@@ -294,4 +294,32 @@ void bl_sampler_destroy(struct bl_sampler *);
 void bl_sampler_accept(struct bl_sampler *, int32_t id);                    /* enters the repetition window */
 int32_t bl_sampler_pick(struct bl_sampler *, const float *logits);          /* does not accept it; NaN never wins */
 
+/* ---- model files made up: the shape of a known model, random weights ------------------------------------ */
+
+struct bl_synth;
+struct bl_synth_options {            /* zeroed, but for the shape: as published */
+    const char *shape;               /* name of a shape that comes with the library; with json, only for messages */
+    const char *json;                /* a shape of one's own, see configs/README.md; NULL: none */
+    size_t json_bytes;
+    const char *recipe;              /* types, see bl_synth_recipe; NULL: the shape's own */
+    uint32_t layers, vocab;          /* 0 = the shape's own; drafting blocks go with the published number only */
+    uint64_t seed;
+    bool no_data;                    /* a header alone */
+    bool (*progress)(void *arg, const struct bl_progress *); /* false: stop, BL_ECANCELLED */
+    void *progress_arg;
+};
+struct bl_synth_info {
+    const char *shape, *about, *arch, *recipe;
+    uint32_t layers, vocab, tensors;
+    uint64_t params, published_params; /* published: of all layers and the whole vocabulary; 0 = not known */
+    uint64_t weight_bytes;
+};
+const char *bl_synth_shape(uint32_t i);                       /* NULL after the last */
+const char *bl_synth_recipe(uint32_t i, const char **types);  /* likewise; types: what it stands for */
+enum bl_status bl_synth_open(struct bl_synth **out, const struct bl_synth_options *); /* strings are borrowed */
+void bl_synth_close(struct bl_synth *);
+void bl_synth_describe(const struct bl_synth *, struct bl_synth_info *out);
+const struct bl_gguf *bl_synth_gguf(const struct bl_synth *); /* its header; a model to look at and plan for */
+enum bl_status bl_synth_write(const struct bl_synth *, const char *path); /* whole or not at all */
+
 #endif

@@ -32,6 +32,7 @@ struct bl_file_out {
     char *path, *partial;
 };
 enum bl_status bl_file_out_create(struct bl_file_out *, const char *path); /* nothing to abandon on failure */
+enum bl_status bl_file_out_expect(const struct bl_file_out *, uint64_t n_bytes); /* BL_EIO: the disk has less left */
 enum bl_status bl_file_out_write(struct bl_file_out *, const void *bytes, uint64_t n_bytes);
 enum bl_status bl_file_out_commit(struct bl_file_out *); /* all is on the disk, then renamed; abandon it afterwards */
 void bl_file_out_abandon(struct bl_file_out *);          /* removes what is not committed; zeroed is fine */

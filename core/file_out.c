@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum {
@@ -55,6 +56,17 @@ enum bl_status bl_file_out_create(struct bl_file_out *o, const char *path)
     if (st || (st = check_target(o)) || (st = open_partial(o)))
         bl_file_out_abandon(o);
     return st;
+}
+
+enum bl_status bl_file_out_expect(const struct bl_file_out *o, uint64_t n_bytes)
+{
+    struct statvfs fs;
+    uint64_t left;
+    /* Where the system cannot tell, the write itself will. */
+    if (fstatvfs(o->fd, &fs) || !bl_size_mul(fs.f_bavail, fs.f_frsize, &left) || left >= n_bytes)
+        return BL_OK;
+    return bl_fail(BL_EIO, "%s: needs %" PRIu64 " bytes; the disk has %" PRIu64 " left",
+                   bl_path_tail(o->path), n_bytes, left);
 }
 
 enum bl_status bl_file_out_write(struct bl_file_out *o, const void *bytes, uint64_t n_bytes)

@@ -384,7 +384,7 @@ uint64_t bl_gguf_shard_bytes(const struct bl_gguf *g, uint32_t i)
 
 const char *bl_gguf_path(const struct bl_gguf *g)
 {
-    return bl_file_path(g->file[0]);
+    return g->n_files ? bl_file_path(g->file[0]) : g->label;
 }
 
 uint64_t bl_gguf_heap_bytes(const struct bl_gguf *g)

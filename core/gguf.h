@@ -39,6 +39,13 @@ enum bl_status bl_gguf_i32_array(const struct bl_gguf *, const char *key, uint64
 /* Walks a string array front to back: start with *cursor = 0; false at the end. */
 bool bl_gguf_next_string(const struct bl_kv *, uint64_t *cursor, const char **s, uint64_t *n_bytes);
 
+/* ---- made in memory, without a file: keys and tensors are added, then it is read like any other ---- */
+enum bl_status bl_gguf_create(struct bl_gguf **out, const char *label, uint32_t most_kv, uint32_t most_tensors);
+enum bl_status bl_gguf_add_kv(struct bl_gguf *, const struct bl_kv *); /* copies */
+enum bl_status bl_gguf_add_tensor(struct bl_gguf *, const char *name, enum bl_dtype, uint32_t n_dims,
+                                  const uint64_t *ne);
+enum bl_status bl_gguf_set_type(struct bl_gguf *, uint32_t tensor, enum bl_dtype);
+
 /* ---- writer: metadata first, then tensor infos, then data in the same order ---- */
 struct bl_gguf_writer;
 enum bl_status bl_gguf_writer_create(struct bl_gguf_writer **out, const char *path, uint32_t alignment);
@@ -53,7 +60,9 @@ enum bl_status bl_gguf_put_tensor(struct bl_gguf_writer *, const char *name, enu
                                   const uint64_t *ne);
 /* Data of the tensors in the order they were put; in pieces of any size. */
 enum bl_status bl_gguf_write_data(struct bl_gguf_writer *, const void *bytes, uint64_t n);
+uint64_t bl_gguf_writer_bytes(const struct bl_gguf_writer *); /* of the whole file, when all is put */
 /* Checks that every byte was written, syncs, renames into place. Frees the writer, also on failure. */
 enum bl_status bl_gguf_writer_finish(struct bl_gguf_writer *);
+enum bl_status bl_gguf_writer_finish_header(struct bl_gguf_writer *); /* the same without any data */
 
 #endif

@@ -40,6 +40,8 @@ struct bl_gguf {
     uint32_t alignment;
     bool header_only;       /* tensor data may be missing, */
     uint64_t missing_bytes; /* and how much of it is, over all files */
+    const char *label;      /* made in memory: no file, this in messages, */
+    uint32_t cap_kv, cap_tensors; /* and no more than these */
 };
 
 /* Fills kv, by_key, tensor, content_bytes and alignment of an object that holds one open file.

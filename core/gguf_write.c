@@ -9,7 +9,7 @@
  * Bytes go to a file beside the wanted one, which takes its place only when all of them are on the
  * disk. */
 
-enum { VERSION = 3, OUT_BYTES = 256 << 10, WHY_BYTES = 512 };
+enum { VERSION = 3, HEADER_BYTES = 24, OUT_BYTES = 256 << 10, WHY_BYTES = 512 };
 
 struct buffer {
     unsigned char *p;
@@ -396,12 +396,25 @@ static enum bl_status check_names(struct bl_gguf_writer *w)
     return st;
 }
 
-static enum bl_status write_header(struct bl_gguf_writer *w)
+static uint64_t header_bytes(const struct bl_gguf_writer *w)
+{
+    uint64_t n = HEADER_BYTES + (uint64_t)w->kvs.n + w->infos.n;
+    return n_tensors(w) ? bl_align_up(n, w->alignment) : n;
+}
+
+uint64_t bl_gguf_writer_bytes(const struct bl_gguf_writer *w)
+{
+    return header_bytes(w) + w->next_off;
+}
+
+static enum bl_status write_header(struct bl_gguf_writer *w, bool with_data)
 {
     uint32_t version = VERSION;
     if (w->alignment != 32 && !w->alignment_put)
         BL_TRY(bl_gguf_put_u32(w, "general.alignment", w->alignment));
     BL_TRY(stick(w, check_names(w)));
+    BL_TRY(stick(
+        w, bl_file_out_expect(&w->file, with_data ? bl_gguf_writer_bytes(w) : header_bytes(w))));
     uint64_t count[2] = {n_tensors(w), n_keys(w)};
     w->header_done = true;
     BL_TRY(emit(w, "GGUF", 4));
@@ -433,7 +446,7 @@ enum bl_status bl_gguf_write_data(struct bl_gguf_writer *w, const void *bytes, u
     uint64_t taken;
     BL_TRY(check_open(w, false));
     if (!w->header_done)
-        BL_TRY(write_header(w));
+        BL_TRY(write_header(w, true));
     for (; n; p += taken, n -= taken) {
         if (w->current == n_tensors(w))
             return stick(w, bl_fail(BL_EINVAL,
@@ -457,13 +470,25 @@ static enum bl_status check_complete(const struct bl_gguf_writer *w)
                    shown_path(w), bl_gguf_show(shown, t->name), w->current_bytes, t->bytes);
 }
 
-enum bl_status bl_gguf_writer_finish(struct bl_gguf_writer *w)
+static enum bl_status finish(struct bl_gguf_writer *w, bool with_data)
 {
     enum bl_status st = check_open(w, false);
     if (!st && !w->header_done)
-        st = write_header(w);
-    if (!st && !(st = check_complete(w)) && !(st = flush(w)))
+        st = write_header(w, with_data);
+    if (!st && with_data)
+        st = check_complete(w);
+    if (!st && !(st = flush(w)))
         st = bl_file_out_commit(&w->file);
     bl_gguf_writer_abandon(w);
     return st;
+}
+
+enum bl_status bl_gguf_writer_finish(struct bl_gguf_writer *w)
+{
+    return finish(w, true);
+}
+
+enum bl_status bl_gguf_writer_finish_header(struct bl_gguf_writer *w)
+{
+    return finish(w, false);
 }

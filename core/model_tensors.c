@@ -168,6 +168,44 @@ static const char *shape_text(char out[96], const uint64_t ne[4])
     return out;
 }
 
+/* What a tensor may be made of. */
+enum content { FLOATS, WEIGHTS, IDS };
+
+/* ---- made up where there is no file ---- */
+
+static bool is_listed(const struct bl_outline *o, const char *name)
+{
+    for (uint32_t i = 0; o && i < o->n_also; i++)
+        if (!strcmp(o->also[i], name))
+            return true;
+    return false;
+}
+
+/* Adds what is asked for to an outline: always when it is required, otherwise when it is listed.
+ * ne: 0 counts as 1 */
+static enum bl_status make_up(const struct bl_model *m, const struct map *map, const char *suffix,
+                              const uint32_t ne[3], enum content content, bool required)
+{
+    static const enum bl_dtype type[] = {[FLOATS] = BL_F32, [WEIGHTS] = BL_F16, [IDS] = BL_I32};
+    const struct map bare = {.stem = map->stem, .layer = -1};
+    const uint64_t dims[] = {ne[0], ne[1] ? ne[1] : 1, ne[2] ? ne[2] : 1};
+    char name[NAME_BYTES];
+    if (!m->outline || find(m, map, suffix, NULL) ||
+        (!required && !is_listed(m->outline, tensor_name(name, &bare, suffix))))
+        return BL_OK;
+    return bl_gguf_add_tensor(m->outline->gguf, tensor_name(name, map, suffix), type[content],
+                              ne[2]   ? 3
+                              : ne[1] ? 2
+                                      : 1,
+                              dims);
+}
+
+static enum bl_status make_up_fused(const struct bl_model *m, const struct map *map)
+{
+    const uint32_t ne[3] = {map->n_in, map->n_out, map->n_experts};
+    return make_up(m, map, "weight", ne, WEIGHTS, false);
+}
+
 /* ne: 0 counts as 1 */
 static enum bl_status check_shape(const struct bl_model *m, const struct bl_tensor_info *t,
                                   const uint32_t ne[3])
@@ -179,9 +217,6 @@ static enum bl_status check_shape(const struct bl_model *m, const struct bl_tens
     return bl_model_fail(m, BL_EFORMAT, "tensor '%s' is %s; must be %s", t->name,
                          shape_text(found, t->ne), shape_text(wanted, want));
 }
-
-/* What a tensor may be made of. */
-enum content { FLOATS, WEIGHTS, IDS };
 
 static enum bl_status check_type(const struct bl_model *m, const struct bl_tensor_info *t,
                                  enum content content)
@@ -238,6 +273,7 @@ static enum bl_status claim_vector(struct bl_model *m, const struct map *map, co
                                    int32_t *index)
 {
     uint32_t tensor;
+    BL_TRY(make_up(m, map, suffix, ne, FLOATS, false));
     const struct bl_tensor_info *t = find(m, map, suffix, &tensor);
     if (!t)
         return BL_OK;
@@ -259,6 +295,7 @@ static enum bl_status claim_companions(struct bl_model *m, const struct map *map
 {
     uint32_t bias[3] = {map->n_out, map->n_experts, 0};
     uint32_t scale[3] = {map->n_experts ? map->n_experts : 1, 0, 0};
+    BL_TRY(make_up(m, map, "bias", bias, FLOATS, flags & BL_WANT_BIAS));
     BL_TRY(claim_vector(m, map, "bias", part, bias, r, &out->bias));
     if (out->bias < 0 && (flags & BL_WANT_BIAS))
         return missing(m, map, "bias");
@@ -270,6 +307,7 @@ static enum bl_status claim_weight(struct bl_model *m, const struct map *map, st
 {
     const char *suffix = map->suffix ? map->suffix : "weight";
     uint32_t tensor, ne[3] = {map->n_in, map->n_out, map->n_experts};
+    BL_TRY(make_up(m, map, suffix, ne, content_of(map, flags), !(flags & BL_WANT_OPTIONAL)));
     const struct bl_tensor_info *t = find(m, map, suffix, &tensor);
     if (!t)
         return flags & BL_WANT_OPTIONAL ? BL_OK : missing(m, map, suffix);
@@ -336,7 +374,7 @@ bool bl_model_has(const struct bl_model *m, int layer, const char *name)
 {
     char full[NAME_BYTES];
     snprintf(full, sizeof full, "blk.%d.%s", layer, name);
-    return bl_gguf_find_tensor(m->gguf, full, NULL);
+    return is_listed(m->outline, name) || bl_gguf_find_tensor(m->gguf, full, NULL);
 }
 
 enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int layer,
@@ -347,6 +385,7 @@ enum bl_status bl_model_want_piece(struct bl_model *m, enum bl_role role, int la
     struct bl_linear *out = slot(m, role, layer);
     enum bl_part part = roles[role].part;
     uint32_t tensor;
+    BL_TRY(make_up(m, &map, "weight", whole, WEIGHTS, true));
     const struct bl_tensor_info *t = find(m, &map, "weight", &tensor);
     if (!t)
         return missing(m, &map, "weight");
@@ -410,6 +449,7 @@ enum bl_status bl_model_want_qkv(struct bl_model *m, int layer, unsigned flags)
     const uint32_t n[] = {l->n_head * m->hp.dk * (m->hp.attn_gated ? 2 : 1),
                           l->n_head_kv * m->hp.dk, l->n_head_kv * m->hp.dv};
     const struct map fused = {"attn_qkv", layer, embd, n[0] + n[1] + n[2], 0, NULL};
+    BL_TRY(make_up_fused(m, &fused));
     bool split = !find(m, &fused, "weight", NULL);
     for (unsigned i = 0; i < 3; i++) {
         enum bl_role role = (enum bl_role)(BL_W_ATTN_Q + i);
@@ -455,6 +495,7 @@ enum bl_status bl_model_want_ffn(struct bl_model *m, int layer, uint32_t n_ff)
     const struct map gate = {roles[BL_W_FFN_GATE].stem, layer, embd, n_ff, 0, NULL};
     const struct map fused = {roles[BL_W_FFN_UP].stem, layer, embd, 2 * n_ff, 0, NULL};
     BL_TRY(need_width(m, "feed_forward_length", layer, n_ff));
+    BL_TRY(make_up_fused(m, &fused));
     const struct bl_tensor_info *up = find(m, &fused, "weight", NULL);
     if (!find(m, &gate, "weight", NULL) && up && up->ne[1] != n_ff)
         BL_TRY(claim_gate_up(m, &fused, BL_PART_FFN, 0, BL_W_FFN_GATE, BL_W_FFN_UP));
@@ -471,6 +512,7 @@ enum bl_status bl_model_want_experts(struct bl_model *m, int layer, uint32_t n_f
     const struct map fused = {"ffn_gate_up_exps", layer, embd, 2 * n_ff, n, NULL};
     BL_TRY(need_width(m, "expert_feed_forward_length", layer, n_ff));
     BL_TRY(bl_model_want(m, BL_W_ROUTER, layer, embd, n, 0, flags));
+    BL_TRY(make_up_fused(m, &fused));
     if (find(m, &fused, "weight", NULL))
         BL_TRY(claim_gate_up(m, &fused, BL_PART_EXPERTS, flags, BL_W_EXP_GATE, BL_W_EXP_UP));
     else {

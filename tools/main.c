@@ -16,6 +16,7 @@ static const struct {
     {"tokenize", "text to token ids", bl_verb_tokenize},
     {"template", "the prompt that a chat template makes of a conversation", bl_verb_template},
     {"bench", "speed, in the rows and formats of llama-bench", bl_verb_bench},
+    {"synth", "a model file of a known shape with random weights", bl_verb_synth},
     {"logits", "raw model output for given token ids", bl_verb_logits},
 };
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };

@@ -26,7 +26,7 @@ enum bl_progress_mode {
 struct bl_progress_view {
     const struct bl_report *report;
     enum bl_progress_mode mode;
-    bool colour, shown;
+    bool colour, shown, writing;
     unsigned columns;
     uint64_t shown_ns;       /* elapsed time at the last line or bar */
     struct bl_progress seen; /* the last report */
