@@ -347,6 +347,63 @@ NIBBLE_GROUP(q5_1)
 NIBBLE_GROUP(iq4_nl)
 NIBBLE_GROUP(mxfp4)
 
+/* ---- NVFP4: blocks of 64 with a scale for 16; byte i of eight holds elements i and 8 + i ---- */
+
+/* Eight bytes of unsigned E4M3 times 2^-8, each in two lanes. As the exponent and mantissa of an
+ * f16 they convert subnormal values too; 7f is zero. */
+BL_ALWAYS_INLINE __m512 nvfp4_scales(uint64_t bytes)
+{
+    const __m256i spread = _mm256_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1,
+                                            4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1);
+    const __m256i e = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)bytes), spread);
+    const __mmask16 some = _mm256_cmpneq_epi16_mask(e, _mm256_set1_epi16(0x7f));
+    const __m256i h = _mm256_slli_epi16(_mm256_and_si256(e, _mm256_set1_epi16(0x7f)), 7);
+    return _mm512_cvtph_ps(_mm256_maskz_mov_epi16(some, h));
+}
+/* One or two blocks of R rows; activations behind the last block are zero. */
+BL_ALWAYS_INLINE void nvfp4_step(int R, int n, const char *w, size_t stride, const int8_t *q,
+                                 const float *dx, __m512 *acc)
+{
+    enum { SIZE = 36 };
+    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+    const __m512i odd = _mm512_add_epi64(even, _mm512_set1_epi64(1));
+    const __m512i idx_d = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i a = load512(q), b = load512(q + 64);
+    const __m512i lo = _mm512_permutex2var_epi64(a, even, b);
+    const __m512i hi = _mm512_permutex2var_epi64(a, odd, b);
+    const __m512i start = _mm512_add_epi32(bias_start(lo, 12), bias_start(hi, 12));
+    /* 2^8 of the scales, half because the table holds twice the values */
+    const __m512 d =
+        _mm512_mul_ps(_mm512_permutexvar_ps(idx_d, _mm512_broadcast_f32x4(_mm_loadu_ps(dx))),
+                      _mm512_set1_ps(128));
+    for (int r = 0; r < R; r++, w += stride) {
+        const char *second = n > 1 ? w + SIZE : w;
+        const __m512i v = load_halves(w + 4, second + 4);
+        const uint64_t scales = bl_load_u32(w) | (n > 1 ? (uint64_t)bl_load_u32(second) << 32 : 0);
+        const __m512i v_lo = _mm512_permutexvar_epi8(v, load512(mxfp4_type.lo));
+        const __m512i v_hi =
+            _mm512_permutexvar_epi8(_mm512_srli_epi16(v, 2), load512(mxfp4_type.hi));
+        acc[r] = _mm512_fmadd_ps(to_float(dot4(dot4(start, v_lo, lo), v_hi, hi)),
+                                 _mm512_mul_ps(nvfp4_scales(scales), d), acc[r]);
+    }
+}
+BL_ALWAYS_INLINE void nvfp4_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *xv)
+{
+    enum { STEP = 72 };
+    const struct bl_act_block *x = xv;
+    const char *w = g->w;
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    uint32_t b = 0;
+    for (; b < k / 128; b++, w += STEP) {
+        prefetch(g, (size_t)b * (size_t)(R * STEP), R * STEP);
+        nvfp4_step(R, 2, w, g->stride, x[b / 2].q + 128 * (b % 2), x[b / 2].d + 4 * (b % 2), acc);
+    }
+    if (k % 128)
+        nvfp4_step(R, 1, w, g->stride, x[b / 2].q + 128 * (b % 2), x[b / 2].d + 4 * (b % 2), acc);
+    store_sums(R, out, acc);
+}
+
 DOT_ENTRY(dot_f32_f32_4__avx512, f32_group, ROWS)
 DOT_ENTRY(dot_f16_f32_4__avx512, f16_group, ROWS)
 DOT_ENTRY(dot_bf16_f32_4__avx512, bf16_group, ROWS)
@@ -357,6 +414,7 @@ DOT_ENTRY(dot_q5_0_act_4__avx512, q5_0_group, ROWS)
 DOT_ENTRY(dot_q5_1_act_4__avx512, q5_1_group, ROWS)
 DOT_ENTRY(dot_iq4_nl_act_4__avx512, iq4_nl_group, ROWS)
 DOT_ENTRY(dot_mxfp4_act_4__avx512, mxfp4_group, ROWS)
+DOT_ENTRY(dot_nvfp4_act_4__avx512, nvfp4_group, ROWS)
 
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *t)
 {
@@ -370,4 +428,5 @@ void bl_cpu_avx512_dot32(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_Q5_1, dot_q5_1_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ4_NL, dot_iq4_nl_act_4__avx512, ROWS);
     DOT_SET(t, BL_MXFP4, dot_mxfp4_act_4__avx512, ROWS);
+    DOT_SET(t, BL_NVFP4, dot_nvfp4_act_4__avx512, ROWS);
 }

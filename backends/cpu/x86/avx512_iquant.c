@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* AVX-512 dots of IQ4_XS and of the codebook types: blocks of 256, values from tables. Four rows
  * are taken together. */
-#include "avx512.h"
-
-#include "codebooks.h"
+#include "avx512_codebook.h"
 
 enum { ROWS = 4, BLOCK = 256 };
-
-/* The f16 at the start of each row's block times `factor`, as floats the FMAs broadcast from
- * memory. */
-BL_ALWAYS_INLINE void row_factors(int R, float *d, const char *w, size_t stride, float factor)
-{
-    _mm_store_ps(d, _mm_mul_ps(load_f16x4(R, w, stride), _mm_set1_ps(factor)));
-}
 
 /* ---- IQ4_XS ---- */
 
@@ -79,46 +70,6 @@ BL_ALWAYS_INLINE void iq4_xs_group(int R, uint32_t k, float *out, const struct r
 
 /* ---- codebook types ---- */
 
-/* 64 indices of up to 11 bits: idx has bits 0 to 6, m[i] is the mask of bit 7 + i. */
-struct index {
-    __m512i idx;
-    __mmask64 m[4];
-};
-/* What a table of bytes has at one or two vectors of indices. Two share the loads of the table. */
-struct entries {
-    __m512i at[2];
-};
-BL_ALWAYS_INLINE struct entries lookup128(const uint8_t *table, int n, const struct index *w)
-{
-    const __m512i lo = load512(table), hi = load512(table + 64);
-    struct entries c;
-    c.at[0] = _mm512_permutex2var_epi8(lo, w[0].idx, hi);
-    c.at[1] = n > 1 ? _mm512_permutex2var_epi8(lo, w[1].idx, hi) : c.at[0];
-    return c;
-}
-BL_ALWAYS_INLINE struct entries lookup_blend(int n, const struct index *w, int bit,
-                                             struct entries a, struct entries b)
-{
-    for (int i = 0; i < n; i++)
-        a.at[i] = _mm512_mask_blend_epi8(w[i].m[bit], a.at[i], b.at[i]);
-    return a;
-}
-BL_ALWAYS_INLINE struct entries lookup256(const uint8_t *table, int n, const struct index *w)
-{
-    return lookup_blend(n, w, 0, lookup128(table, n, w), lookup128(table + 128, n, w));
-}
-BL_ALWAYS_INLINE struct entries lookup512(const uint8_t *table, int n, const struct index *w)
-{
-    return lookup_blend(n, w, 1, lookup256(table, n, w), lookup256(table + 256, n, w));
-}
-BL_ALWAYS_INLINE struct entries lookup1024(const uint8_t *table, int n, const struct index *w)
-{
-    return lookup_blend(n, w, 2, lookup512(table, n, w), lookup512(table + 512, n, w));
-}
-BL_ALWAYS_INLINE struct entries lookup2048(const uint8_t *table, int n, const struct index *w)
-{
-    return lookup_blend(n, w, 3, lookup1024(table, n, w), lookup1024(table + 1024, n, w));
-}
 /* Bytes whose low 7 bits are sign bits (bit 7 = anything) -> bit 7 = parity of the seven. */
 BL_ALWAYS_INLINE __m512i with_parity(__m512i s)
 {
@@ -151,28 +102,6 @@ BL_ALWAYS_INLINE __m512 odd_scale(__m512i word)
     const __m512i twice = _mm512_slli_epi32(_mm512_srli_epi32(word, 28), 1);
     return to_float(_mm512_or_si512(twice, _mm512_set1_epi32(1)));
 }
-/* Byte i of out[j] = element 4 i + j of the block: an in-lane 4 x 4 transpose, then the lanes'
- * dwords of each j. */
-BL_ALWAYS_INLINE void deal_acts(const struct bl_act_block *x, __m512i *out)
-{
-    const __m512i t =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    const __m512i even =
-        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(2));
-    __m512i v[4];
-    for (int i = 0; i < 4; i++)
-        v[i] = _mm512_shuffle_epi8(load512(x->q + 64 * i), t);
-    const __m512i a = _mm512_permutex2var_epi32(v[0], even, v[1]);
-    const __m512i b = _mm512_permutex2var_epi32(v[2], even, v[3]);
-    const __m512i c = _mm512_permutex2var_epi32(v[0], odd, v[1]);
-    const __m512i d = _mm512_permutex2var_epi32(v[2], odd, v[3]);
-    out[0] = _mm512_shuffle_i64x2(a, b, 0x44);
-    out[1] = _mm512_shuffle_i64x2(a, b, 0xee);
-    out[2] = _mm512_shuffle_i64x2(c, d, 0x44);
-    out[3] = _mm512_shuffle_i64x2(c, d, 0xee);
-}
-
 /* 64 indices of 4 elements; with the activations dealt by 4, a lane of four indices shares its
  * scale. */
 BL_ALWAYS_INLINE __m512 iq3_xxs_row(const char *p, const __m512i *x)
@@ -320,29 +249,6 @@ BL_ALWAYS_INLINE void iq3_s_group(int R, uint32_t k, float *out, const struct ro
     store_sums(R, out, acc);
 }
 
-/* ---- groups of eight, two rows woven: even bytes are the first row's, odd ones the second's ----
- */
-
-#define ODD_BYTES 0xaaaaaaaaaaaaaaaau
-#define EVEN_BYTES 0x5555555555555555u
-
-/* 32 bytes of two rows -> 64 woven */
-BL_ALWAYS_INLINE __m512i load_woven(const char *p, const char *other)
-{
-    const __m512i weave = _mm512_set_epi8(
-        63, 31, 62, 30, 61, 29, 60, 28, 59, 27, 58, 26, 57, 25, 56, 24, 55, 23, 54, 22, 53, 21, 52,
-        20, 51, 19, 50, 18, 49, 17, 48, 16, 47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9,
-        40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    return _mm512_permutexvar_epi8(weave, load_halves(p, other));
-}
-/* Woven codes of elements 0-3 and 4-7 of each group -> those of one row, a word per group. */
-BL_ALWAYS_INLINE __m512i unweave(__m512i c0, __m512i c1, int row)
-{
-    if (row == 0)
-        return _mm512_mask_blend_epi8(ODD_BYTES, c0, _mm512_slli_epi16(c1, 8));
-    return _mm512_mask_blend_epi8(ODD_BYTES, _mm512_srli_epi16(c0, 8), c1);
-}
-
 /* ---- IQ2_XS, IQ2_S ---- */
 
 /* One row's sums; a lane is 16 elements and shares a scale. */
@@ -442,140 +348,12 @@ BL_ALWAYS_INLINE void iq2_s_group(int R, uint32_t k, float *out, const struct ro
     iq2_group(true, R, k, out, g, x);
 }
 
-/* ---- IQ1_S, IQ1_M: values -1, 0, 1 and a shift of all eight by an eighth up or down ---- */
-
-struct iq1_acts {
-    __m512i q[4]; /* dealt */
-    __m512i sum;  /* of the eight of a group, a word each */
-};
-BL_ALWAYS_INLINE struct iq1_acts iq1_load_acts(const struct bl_act_block *x)
-{
-    const __m512i one = _mm512_set1_epi8(1);
-    struct iq1_acts a;
-    deal_acts(x, a.q);
-    a.sum = _mm512_add_epi16(
-        _mm512_add_epi16(_mm512_maddubs_epi16(one, a.q[0]), _mm512_maddubs_epi16(one, a.q[1])),
-        _mm512_add_epi16(_mm512_maddubs_epi16(one, a.q[2]), _mm512_maddubs_epi16(one, a.q[3])));
-    return a;
-}
-/* Eighths: 8 (code - 1) and 1 more, or less in the words of `minus`. scale3: three bits from bit 1
- * of each lane. */
-BL_ALWAYS_INLINE __m512 iq1_row(__m512i codes, __mmask32 minus, __m512i scale3,
-                                const struct iq1_acts *x)
-{
-    const __m512i shift =
-        _mm512_mask_blend_epi16(minus, _mm512_set1_epi16(-7), _mm512_set1_epi16(-9));
-    __m512i v = _mm512_madd_epi16(shift, x->sum);
-    for (int j = 0; j < 4; j++)
-        v = dot4(v, gf_bits(codes, GF_BIT(3, 2 * j) | GF_BIT(4, 2 * j + 1)), x->q[j]);
-    const __m512i scale =
-        _mm512_ternarylogic_epi64(scale3, _mm512_set1_epi32(0xe), _mm512_set1_epi32(1), 0xea);
-    return _mm512_mul_ps(to_float(v), to_float(scale));
-}
-/* Two rows' 16 bytes that tell of four groups every two: one qword a pair of these, the first row's
- * in bits 0-15. */
-BL_ALWAYS_INLINE __m512i iq1_words(const char *p, const char *other)
-{
-    const __m128i a = load128(p), b = load128(other);
-    const __m256i words = _mm256_setr_m128i(_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b));
-    return _mm512_cvtepu32_epi64(words);
-}
-BL_ALWAYS_INLINE struct index iq1_index(const char *p, const char *other, __m512i high)
-{
-    const __m512i idx = load_woven(p, other);
-    return (struct index){idx,
-                          {_mm512_movepi8_mask(idx),
-                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(1)),
-                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(2)),
-                           _mm512_test_epi8_mask(high, _mm512_set1_epi8(4))}};
-}
-/* 16 scales: three of three bits and one in each of four words */
-BL_ALWAYS_INLINE __m512i iq1_m_scales(const char *p)
-{
-    const __m512i bit =
-        _mm512_setr_epi32(63, 2, 5, 8, 15, 18, 21, 24, 31, 34, 37, 40, 47, 50, 53, 56);
-    return _mm512_multishift_epi64_epi8(bit, _mm512_set1_epi64((long long)bl_load_u64(p)));
-}
-/* One block of R rows. `top`: nibbles woven like the groups, whose fourth bit is the sign of the
- * shift; those of IQ1_S have the scale below it. */
-BL_ALWAYS_INLINE void iq1_block(bool with_m, int R, const char *w, size_t stride,
-                                const struct iq1_acts *x, const float *d, __m512 *acc)
-{
-    /* of IQ1_S: four times three bits of index in a word, then the nibble; of IQ1_M: four nibbles,
-     * of which the low three bits are index */
-    const __m512i index_bit = _mm512_set1_epi64(with_m ? 0x1c0c180814041000 : 0x1909160613031000);
-    const __m512i top_bit = _mm512_set1_epi64(0x1c0c1c0c1c0c1c0c);
-    const int at_qs = with_m ? 0 : 2, at_high = with_m ? 32 : 34, n = (R + 1) / 2;
-    struct index pair[2];
-    __m512i top[2];
-    for (int i = 0; i < n; i++) {
-        const char *p = w + (size_t)(2 * i) * stride, *p1 = R > 1 ? p + stride : p;
-        const __m512i words = iq1_words(p + at_high, p1 + at_high);
-        const __m512i high = _mm512_multishift_epi64_epi8(index_bit, words);
-        top[i] = with_m ? high : _mm512_multishift_epi64_epi8(top_bit, words);
-        pair[i] = iq1_index(p + at_qs, p1 + at_qs, high);
-    }
-    const struct entries c0 = lookup2048(iq1_codes[0], n, pair),
-                         c1 = lookup2048(iq1_codes[1], n, pair);
-    for (int r = 0; r < R; r++) {
-        const int i = r / 2, odd = r % 2;
-        const __mmask32 minus =
-            _mm512_test_epi16_mask(top[i], _mm512_set1_epi16(odd ? 0x0800 : 0x0008));
-        const __m512i scale = with_m ? iq1_m_scales(w + (size_t)r * stride + 48)
-                              : odd  ? _mm512_srli_epi32(top[i], 7)
-                                     : _mm512_slli_epi32(top[i], 1);
-        const __m512 v = iq1_row(unweave(c0.at[i], c1.at[i], odd), minus, scale, x);
-        acc[r] = _mm512_fmadd_ps(v, _mm512_set1_ps(d[r]), acc[r]);
-    }
-}
-/* IQ1_M keeps a nibble of d on top of each of its four words of scales. */
-BL_ALWAYS_INLINE void iq1_m_factors(int R, float *d, const char *w, size_t stride, float factor)
-{
-    uint16_t h[4] = {0};
-    for (int r = 0; r < R; r++)
-        h[r] = (uint16_t)_pext_u64(bl_load_u64(w + (size_t)r * stride + 48), 0xf000f000f000f000);
-    const __m128i v =
-        _mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], 0, 0, 0, 0);
-    _mm_store_ps(d, _mm_mul_ps(_mm_cvtph_ps(v), _mm_set1_ps(factor)));
-}
-BL_ALWAYS_INLINE void iq1_group(bool with_m, int R, uint32_t k, float *out,
-                                const struct row_group *g, const struct bl_act_block *x)
-{
-    const int size = with_m ? 56 : 50;
-    const char *w = g->w;
-    __m512 acc[ROWS] = {_mm512_setzero_ps()};
-    for (uint32_t b = 0; b < k / BLOCK; b++, x++, w += size) {
-        prefetch(g, (size_t)b * (size_t)(R * size), R * size);
-        const struct iq1_acts a = iq1_load_acts(x);
-        float d[4] BL_ALIGNED(16);
-        if (with_m)
-            iq1_m_factors(R, d, w, g->stride, 0.125f * x->d[0]);
-        else
-            row_factors(R, d, w, g->stride, 0.125f * x->d[0]);
-        THROUGH_MEMORY(d);
-        iq1_block(with_m, R, w, g->stride, &a, d, acc);
-    }
-    store_sums(R, out, acc);
-}
-BL_ALWAYS_INLINE void iq1_s_group(int R, uint32_t k, float *out, const struct row_group *g,
-                                  const void *x)
-{
-    iq1_group(false, R, k, out, g, x);
-}
-BL_ALWAYS_INLINE void iq1_m_group(int R, uint32_t k, float *out, const struct row_group *g,
-                                  const void *x)
-{
-    iq1_group(true, R, k, out, g, x);
-}
-
 DOT_ENTRY(dot_iq4_xs_act_4__avx512, iq4_xs_group, ROWS)
 DOT_ENTRY(dot_iq3_xxs_act_4__avx512, iq3_xxs_group, ROWS)
 DOT_ENTRY(dot_iq3_s_act_4__avx512, iq3_s_group, ROWS)
 DOT_ENTRY(dot_iq2_xxs_act_4__avx512, iq2_xxs_group, ROWS)
 DOT_ENTRY(dot_iq2_xs_act_4__avx512, iq2_xs_group, ROWS)
 DOT_ENTRY(dot_iq2_s_act_4__avx512, iq2_s_group, ROWS)
-DOT_ENTRY(dot_iq1_s_act_4__avx512, iq1_s_group, ROWS)
-DOT_ENTRY(dot_iq1_m_act_4__avx512, iq1_m_group, ROWS)
 
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *t)
 {
@@ -585,6 +363,4 @@ void bl_cpu_avx512_iquant(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_IQ2_XXS, dot_iq2_xxs_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ2_XS, dot_iq2_xs_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ2_S, dot_iq2_s_act_4__avx512, ROWS);
-    DOT_SET(t, BL_IQ1_S, dot_iq1_s_act_4__avx512, ROWS);
-    DOT_SET(t, BL_IQ1_M, dot_iq1_m_act_4__avx512, ROWS);
 }

@@ -327,11 +327,41 @@ BL_ALWAYS_INLINE void q3_k_group(int R, uint32_t k, float *out, const struct row
     store_sums(R, out, acc);
 }
 
+/* ---- TQ2_0: the planes of Q2_K with one scale, values stored plus 1 ---- */
+
+BL_ALWAYS_INLINE void tq2_0_group(int R, uint32_t k, float *out, const struct row_group *g,
+                                  const void *xv)
+{
+    enum { SIZE = 66 };
+    const struct bl_act_block *x = xv;
+    const char *w = g->w;
+    __m512 acc[ROWS] = {_mm512_setzero_ps()};
+    for (uint32_t b = 0; b < k / BLOCK; b++, x++, w += SIZE) {
+        prefetch(g, (size_t)b * (size_t)(R * SIZE), R * SIZE);
+        __m512i q8[4], start = _mm512_setzero_si512();
+        k23_load_acts(x, q8);
+        for (int s = 0; s < 4; s++)
+            start = _mm512_add_epi32(start, bias_start(q8[s], 1));
+        float d[4] BL_ALIGNED(16);
+        _mm_store_ps(d, _mm_mul_ps(load_f16x4(R, w + 64, g->stride), _mm_set1_ps(x->d[0])));
+        THROUGH_MEMORY(d);
+        for (int r = 0; r < R; r++) {
+            const __m512i qs = load512(w + (size_t)r * g->stride);
+            __m512i v = start;
+            for (int s = 0; s < 4; s++)
+                v = dot4(v, k23_plane(qs, s), q8[s]);
+            acc[r] = _mm512_fmadd_ps(to_float(v), _mm512_set1_ps(d[r]), acc[r]);
+        }
+    }
+    store_sums(R, out, acc);
+}
+
 DOT_ENTRY(dot_q2_k_act_4__avx512, q2_k_group, ROWS)
 DOT_ENTRY(dot_q3_k_act_4__avx512, q3_k_group, ROWS)
 DOT_ENTRY(dot_q4_k_act_4__avx512, q4_k_group, ROWS)
 DOT_ENTRY(dot_q5_k_act_4__avx512, q5_k_group, ROWS)
 DOT_ENTRY(dot_q6_k_act_2__avx512, q6_k_group, Q6_ROWS)
+DOT_ENTRY(dot_tq2_0_act_4__avx512, tq2_0_group, ROWS)
 
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
 {
@@ -340,4 +370,5 @@ void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_Q4_K, dot_q4_k_act_4__avx512, ROWS);
     DOT_SET(t, BL_Q5_K, dot_q5_k_act_4__avx512, ROWS);
     DOT_SET(t, BL_Q6_K, dot_q6_k_act_2__avx512, Q6_ROWS);
+    DOT_SET(t, BL_TQ2_0, dot_tq2_0_act_4__avx512, ROWS);
 }
