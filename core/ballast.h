@@ -171,11 +171,13 @@ struct bl_progress {                     /* while weights are read */
     uint64_t done_bytes, total_bytes;
     uint64_t elapsed_ns;
 };
+enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
+enum { BL_CPU_MASK_ALL = 3 };            /* 1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI */
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */
-    uint32_t batch_tokens;               /* logical batch, 0 = 2048 */
-    uint32_t ubatch_tokens;              /* physical batch, 0 = 512 */
+    uint32_t batch_tokens;               /* logical batch, 0 = BL_BATCH_TOKENS */
+    uint32_t ubatch_tokens;              /* physical batch, 0 = BL_UBATCH_TOKENS */
     uint32_t out_tokens;                 /* most logits rows of one step, 0 = one per session */
     uint32_t threads;                    /* 0 = bl_threads_choose */
     uint32_t max_sessions;               /* 0 = 1 */

@@ -48,6 +48,7 @@ struct bl_session {
     uint32_t slot;
     uint64_t n_tok;                  /* tokens held */
     uint64_t high;                   /* most it has held since it was last empty: older window rows are gone */
+    uint32_t n_batch, last_entry;    /* of the batch being checked: entries of this session, the last of them */
 };
 /* The program for a shape, from the kept ones or made now. Borrowed until the next call. */
 enum bl_status bl_engine_program(struct bl_engine *, const struct bl_shape *, const struct bl_program **out);

@@ -126,6 +126,20 @@ enum bl_status bl_file_map(struct bl_file *f, const void **out)
     return BL_OK;
 }
 
+enum bl_status bl_file_check(const struct bl_file *f)
+{
+    struct stat st;
+    if (fstat(f->fd, &st))
+        return bl_fail(BL_EIO, "%s: cannot get its size: %s", bl_path_tail(f->path),
+                       strerror(errno));
+    if ((uint64_t)st.st_size >= f->bytes)
+        return BL_OK;
+    return bl_fail(BL_EIO,
+                   "%s: the file has %" PRIu64 " bytes now, it had %" PRIu64
+                   " when it was opened; a model in use must not be changed",
+                   bl_path_tail(f->path), (uint64_t)st.st_size, f->bytes);
+}
+
 void bl_file_will_need(struct bl_file *f, uint64_t off, uint64_t bytes)
 {
     if (!f->map || off >= f->bytes)

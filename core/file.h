@@ -21,6 +21,9 @@ const char *bl_path_tail(const char *path);
 uint64_t bl_file_bytes(const struct bl_file *);
 /* Whole file, read-only; the same address on every call. */
 enum bl_status bl_file_map(struct bl_file *, const void **out);
+/* BL_EIO when the file has become shorter than it was at open. Reading what is gone of a mapping ends the process
+ * (SIGBUS), so whoever uses one asks before each piece of work; a file cut within it cannot be helped. */
+enum bl_status bl_file_check(const struct bl_file *);
 /* Tells the system to fetch [off, off + bytes) of the mapping soon. */
 void bl_file_will_need(struct bl_file *, uint64_t off, uint64_t bytes);
 /* Exactly `bytes` from `off`; short files are BL_EIO. Large reads, no page-cache games. */

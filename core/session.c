@@ -92,16 +92,6 @@ enum bl_status bl_session_rewind(struct bl_session *s, uint64_t n_tokens)
 
 /* ---- checks before anything runs ---- */
 
-static bool wanted(const struct bl_batch *b, uint32_t i)
-{
-    if (b->want_logits)
-        return b->want_logits[i];
-    for (uint32_t j = i + 1; j < b->n; j++)
-        if (b->session[j] == b->session[i])
-            return false;
-    return true;
-}
-
 static enum bl_status check_token(const struct bl_engine *e, const struct bl_batch *b, uint32_t i)
 {
     if (b->token[i] < 0 || (uint32_t)b->token[i] >= e->parts.model->hp.n_vocab)
@@ -109,6 +99,32 @@ static enum bl_status check_token(const struct bl_engine *e, const struct bl_bat
                        b->token[i], e->parts.model->hp.n_vocab);
     if (!b->session[i] || b->session[i]->engine != e)
         return bl_fail(BL_EINVAL, "token %u of the batch belongs to no session of this engine", i);
+    return BL_OK;
+}
+
+static enum bl_status check_session(const struct bl_engine *e, const struct bl_session *s)
+{
+    uint64_t ctx = e->parts.plan.ctx_tokens;
+
+    BL_TRY(stand_at(s, s->n_tok, "go on from"));
+    if (s->n_tok + s->n_batch > ctx)
+        return bl_fail(BL_ELIMIT,
+                       "context full: %llu tokens held, %u more asked for, room for %llu",
+                       (unsigned long long)s->n_tok, s->n_batch, (unsigned long long)ctx);
+    return BL_OK;
+}
+
+/* Notes for each session how many entries are its own and which is the last. */
+static enum bl_status count_entries(struct bl_engine *e, const struct bl_batch *b)
+{
+    for (uint32_t s = 0; s < e->parts.plan.max_sessions; s++)
+        if (e->session[s])
+            e->session[s]->n_batch = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        BL_TRY(check_token(e, b, i));
+        b->session[i]->n_batch++;
+        b->session[i]->last_entry = i;
+    }
     return BL_OK;
 }
 
@@ -120,25 +136,17 @@ static enum bl_status check_batch(struct bl_engine *e, const struct bl_batch *b)
     if (!b->n || b->n > p->batch_tokens)
         return bl_fail(BL_EINVAL, "a batch of %u tokens; 1 to %u are possible", b->n,
                        p->batch_tokens);
+    BL_TRY(count_entries(e, b));
     for (uint32_t i = 0; i < b->n; i++) {
-        BL_TRY(check_token(e, b, i));
-        e->out_row[i] = wanted(b, i) ? rows++ : UINT32_MAX;
+        bool wanted = b->want_logits ? b->want_logits[i] : b->session[i]->last_entry == i;
+        e->out_row[i] = wanted ? rows++ : UINT32_MAX;
     }
     if (rows > p->out_tokens)
         return bl_fail(BL_ELIMIT, "logits of %u tokens are wanted, the engine was opened for %u",
                        rows, p->out_tokens);
-    for (uint32_t s = 0; s < p->max_sessions; s++) {
-        uint64_t n = 0;
-        for (uint32_t i = 0; e->session[s] && i < b->n; i++)
-            n += b->session[i] == e->session[s];
-        if (n)
-            BL_TRY(stand_at(e->session[s], e->session[s]->n_tok, "go on from"));
-        if (n && e->session[s]->n_tok + n > p->ctx_tokens)
-            return bl_fail(BL_ELIMIT,
-                           "context full: %llu tokens held, %llu more asked for, room for %llu",
-                           (unsigned long long)e->session[s]->n_tok, (unsigned long long)n,
-                           (unsigned long long)p->ctx_tokens);
-    }
+    for (uint32_t s = 0; s < p->max_sessions; s++)
+        if (e->session[s] && e->session[s]->n_batch)
+            BL_TRY(check_session(e, e->session[s]));
     return BL_OK;
 }
 
@@ -206,6 +214,7 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     uint32_t row = 0;
 
     write_params(e, b, first, n, &row);
+    BL_TRY(bl_weights_check(&e->weights, e->parts.model));
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, n, h->n_out);
     BL_TRY(bl_engine_program(e, &shape, &program));
     note_high(b, first, n);

@@ -61,6 +61,7 @@ static enum bl_status map_shard(struct loader *l, uint16_t d, uint32_t shard)
     const void *map;
 
     BL_TRY(bl_file_map(file, &map));
+    BL_TRY(bl_file_check(file));
     if (!import->bytes)
         BL_TRY(l->device[d]->ops->mem_import(l->device[d], (void *)(uintptr_t)map,
                                              bl_file_bytes(file), import));
@@ -87,6 +88,14 @@ static enum bl_status use_mapped(struct loader *l, uint16_t d)
         touch(l, (const unsigned char *)l->w->import[info->shard].host + info->file_off,
               info->bytes);
     }
+    return BL_OK;
+}
+
+enum bl_status bl_weights_check(const struct bl_weights *w, const struct bl_model *m)
+{
+    for (uint32_t s = 0; s < w->n_shards; s++)
+        if (w->import[s].bytes)
+            BL_TRY(bl_file_check(bl_gguf_file(m->gguf, s)));
     return BL_OK;
 }
 

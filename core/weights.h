@@ -23,6 +23,8 @@ struct bl_weights {
 enum bl_status bl_weights_load(struct bl_weights *, const struct bl_model *, struct bl_plan *,
                                const struct bl_block_bytes *, struct bl_device *const *device, uint32_t n_devices,
                                const struct bl_options *);
+/* Before each use of mapped weights: their files are still whole. */
+enum bl_status bl_weights_check(const struct bl_weights *, const struct bl_model *);
 void bl_weights_finish(struct bl_weights *); /* zeroed is fine */
 
 #endif

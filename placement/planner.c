@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { DEFAULT_BATCH = 2048, DEFAULT_UBATCH = 512 };
-
 static uint32_t least(uint32_t a, uint64_t b)
 {
     return a < b ? a : (uint32_t)b;
@@ -18,8 +16,8 @@ static uint32_t least(uint32_t a, uint64_t b)
 enum bl_status bl_plan_size_steps(struct bl_plan *p, const struct bl_model *m,
                                   const struct bl_options *opt)
 {
-    uint32_t batch = opt->batch_tokens ? opt->batch_tokens : DEFAULT_BATCH;
-    uint32_t ubatch = opt->ubatch_tokens ? opt->ubatch_tokens : least(DEFAULT_UBATCH, batch);
+    uint32_t batch = opt->batch_tokens ? opt->batch_tokens : BL_BATCH_TOKENS;
+    uint32_t ubatch = opt->ubatch_tokens ? opt->ubatch_tokens : least(BL_UBATCH_TOKENS, batch);
 
     if (ubatch > batch)
         return bl_fail(BL_EINVAL, "ubatch %u is larger than batch %u; lower -ub or raise -b",

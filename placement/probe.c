@@ -17,9 +17,12 @@ static enum bl_status configure(struct bl_device_config *c, const struct bl_opti
     c->threads = opt->threads;
     c->cpu_mask = opt->scalar ? 0 : opt->cpu_mask ? opt->cpu_mask : UINT32_MAX;
     c->exact = opt->exact;
-    if (c->threads)
-        return BL_OK;
     enum bl_status st = bl_threads_choose(&t, opt->topology, opt->cgroup_root);
+    if (c->threads) { /* their number is settled, yet what else depends on the topology is not */
+        if (st)
+            bl_warn("%s; %u threads as asked for", bl_error(), c->threads);
+        return BL_OK;
+    }
     if (st) /* files that cannot be read are the options' fault, not the model's */
         return st == BL_EIO ? BL_EINVAL : st;
     bl_info("threads: %u (%s)", t.n, t.reason);

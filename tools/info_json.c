@@ -130,16 +130,22 @@ static bool append(cJSON *array, cJSON *item)
     return false;
 }
 
-static cJSON *json_text(const char *s, size_t n)
+/* malloc'ed; NULL: out of memory. */
+static char *clean_text(const char *s, size_t n)
 {
     size_t cap = n <= (SIZE_MAX - 1) / 3 ? 3 * n + 1 : 0;
     char *clean = cap ? malloc(cap) : NULL;
-    cJSON *item = NULL;
 
-    if (clean) {
+    if (clean)
         bl_clean_text(clean, cap, s, n, false);
-        item = cJSON_CreateString(clean);
-    }
+    return clean;
+}
+
+static cJSON *json_text(const char *s, size_t n)
+{
+    char *clean = clean_text(s, n);
+    cJSON *item = clean ? cJSON_CreateString(clean) : NULL;
+
     free(clean);
     return item;
 }
@@ -243,12 +249,12 @@ static bool put_metadata(cJSON *root, const struct bl_gguf *g, bool full)
 {
     cJSON *o = cJSON_CreateObject();
     bool good = o;
-    char key[1024];
 
     for (uint32_t i = 0; good && i < bl_gguf_n_kv(g); i++) {
         const struct bl_kv *kv = bl_gguf_kv(g, i);
-        bl_clean_text(key, sizeof key, kv->key, strlen(kv->key), false);
-        good = put(o, key, json_kv(kv, full));
+        char *key = clean_text(kv->key, strlen(kv->key));
+        good = key && put(o, key, json_kv(kv, full));
+        free(key);
     }
     return put(root, "metadata", o) && good;
 }

@@ -22,7 +22,9 @@ static const struct bl_arg logits_rows[] = {
     {"--ids-file", BL_ARG_TEXT, AT(ids_file), "FILE", .instead = 1,
      .help = "read the ids from FILE (- is standard input)"},
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
-     .help = "write the logits of every position: little-endian float32, one vocabulary a row"},
+     .help =
+         "write the logits of every position: little-endian float32, one vocabulary a row (- is "
+         "standard output)"},
     {"--greedy", BL_ARG_INT, AT(greedy), "N", 0, 1 << 20,
      .help = "print the ids of the N likeliest tokens that follow, one after the other; end tokens "
              "do not stop it"},
@@ -258,6 +260,8 @@ int bl_verb_logits(int argc, char **argv)
         return code;
     if (!args.out && !args.greedy)
         return bl_args_fail(&command, "nothing to do: give -o FILE, --greedy N or both");
+    if (args.out && !strcmp(args.out, "-") && args.greedy)
+        return bl_args_fail(&command, "-o - and --greedy would both write to standard output");
 
     struct logits l = {.report = &command.report, .want_file = args.out};
     code = evaluate(&command, &l, &args, &engine_args);

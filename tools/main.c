@@ -21,9 +21,7 @@ static const struct {
 };
 enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
 
-static const struct bl_report report;
-
-static int show_help(void)
+static int show_help(const struct bl_report *report)
 {
     struct bl_out_page page;
     FILE *f = bl_out_page_begin(&page);
@@ -33,24 +31,24 @@ static int show_help(void)
                    "Runs large language models in GGUF files.\n\nVerbs:\n");
         for (size_t i = 0; i < N_VERBS; i++)
             fprintf(f, "  %-12s %s\n", verbs[i].name, verbs[i].about);
-        fprintf(f, "\n  -h, --help   this text; 'ballast VERB --help' for a verb's options\n"
+        fprintf(f, "\n  -h, --help   this text; 'ballast help VERB' for a verb's options\n"
                    "  --version    version and commit\n\n"
                    "Example:\n  ballast run -m model.gguf -p \"What is the capital of France?\"\n");
     }
-    return bl_out_page_end(&report, &page);
+    return bl_out_page_end(report, &page);
 }
 
-static int show_version(void)
+static int show_version(const struct bl_report *report)
 {
     struct bl_out_page page;
     FILE *f = bl_out_page_begin(&page);
 
     if (f)
         fprintf(f, "ballast %s\n", bl_version());
-    return bl_out_page_end(&report, &page);
+    return bl_out_page_end(report, &page);
 }
 
-static int unknown_verb(const char *word)
+static int unknown_verb(const struct bl_report *report, const char *word)
 {
     struct bl_nearest near;
     const char *kind = word[0] == '-' ? "option" : "verb";
@@ -61,27 +59,46 @@ static int unknown_verb(const char *word)
     bl_nearest_offer(&near, "--version", strlen("--version"));
     bl_nearest_offer(&near, "--help", strlen("--help"));
     if (near.best[0])
-        bl_report_error(&report, "unknown %s '%s'; the nearest is '%s'; see 'ballast --help'", kind,
+        bl_report_error(report, "unknown %s '%s'; the nearest is '%s'; see 'ballast --help'", kind,
                         word, near.best);
     else
-        bl_report_error(&report, "unknown %s '%s'; see 'ballast --help'", kind, word);
+        bl_report_error(report, "unknown %s '%s'; see 'ballast --help'", kind, word);
     return BL_EXIT_USAGE;
+}
+
+static int run_verb(const struct bl_report *report, int argc, char **argv)
+{
+    for (size_t i = 0; i < N_VERBS; i++)
+        if (!strcmp(argv[0], verbs[i].name))
+            return verbs[i].run(argc, argv);
+    return unknown_verb(report, argv[0]);
+}
+
+/* "help VERB" is "VERB --help". */
+static int help(const struct bl_report *report, int argc, char **argv)
+{
+    char option[] = "--help";
+
+    if (argc < 2 || argv[1][0] == '-')
+        return show_help(report);
+    return run_verb(report, 2, (char *[]){argv[1], option, NULL});
 }
 
 int main(int argc, char **argv)
 {
+    const struct bl_report report = {.json = bl_args_want_json(argc, argv)};
+
     bl_io_init();
     if (argc < 2) {
         bl_report_error(&report, "no verb given; see 'ballast --help'");
         return BL_EXIT_USAGE;
     }
     const char *word = argv[1];
-    if (!strcmp(word, "-h") || !strcmp(word, "--help") || !strcmp(word, "help"))
-        return show_help();
+    if (!strcmp(word, "-h") || !strcmp(word, "--help"))
+        return show_help(&report);
+    if (!strcmp(word, "help"))
+        return help(&report, argc - 1, argv + 1);
     if (!strcmp(word, "--version"))
-        return show_version();
-    for (size_t i = 0; i < N_VERBS; i++)
-        if (!strcmp(word, verbs[i].name))
-            return verbs[i].run(argc - 1, argv + 1);
-    return unknown_verb(word);
+        return show_version(&report);
+    return run_verb(&report, argc - 1, argv + 1);
 }

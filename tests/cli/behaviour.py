@@ -4,7 +4,7 @@
 
   behaviour.py BALLAST MODEL [WORD]     only tests whose name contains WORD
 """
-import fcntl, json, os, pty, re, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time
+import fcntl, hashlib, json, os, pty, re, select, shutil, signal, struct, subprocess, sys, tempfile, termios, time
 
 BALLAST, MODEL = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 PROMPT = ["-m", MODEL, "-p", "Once upon a time"]
@@ -110,13 +110,13 @@ def test_json_errors():
     lines = [json.loads(line) for line in p.stderr.decode().splitlines()]
     check(p.returncode == 4 and [l["event"] for l in lines] == ["error"], lines)
 
-def on_terminal(args, **env):
-    """Standard error as a terminal of 100 columns shows it."""
+def on_terminal(args, columns=100, **env):
+    """Standard error as a terminal shows it."""
     try:
         master, slave = pty.openpty()
     except OSError as e:
         raise Skip("no terminals here: %s" % e)
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     e = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     p = subprocess.Popen([BALLAST, *args], env=dict(e, **env), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                          stderr=slave)
@@ -140,6 +140,21 @@ def test_terminal_shows_a_bar():
     check("\x1b[32m" in out, "no colour in %r" % out)
     check("\r\x1b[Kloaded" in out, "the bar stays: %r" % out)
     check(all(len(re.sub("\x1b\\[[0-9;]*[mK]", "", l)) < 100 for l in re.split("[\r\n]+", out)), "wider than the screen")
+
+def test_terminal_cuts_the_bar():
+    for columns in 1, 8, 30, 60:
+        out = on_terminal(["run", *PROMPT, "-n", "1", "--no-mmap"], columns=columns, TERM="xterm")
+        bars = [re.sub("\x1b\\[[0-9;]*[mK]", "", l) for l in re.split("[\r\n]+", out) if l.startswith("Loading"[:columns - 1])]
+        bars = [b for b in bars if not b.startswith("loaded")]
+        check(columns == 1 or "Loading"[:columns - 1] in out, "no bar in %r" % out)
+        check(all(len(b) < columns or b.startswith(("prompt", "loaded")) for b in bars), "wider than %d: %r" % (columns, bars))
+
+def test_json_usage_errors():
+    for args in (["run", "--progress", "json"], ["run", "-m", MODEL, "-p", "x", "-b", "1", "-ub", "2", "--progress=json"],
+                 ["logits", "-m", MODEL, "--ids", "1", "--progress", "json"]):
+        p = run(*args)
+        lines = [json.loads(line) for line in p.stderr.decode().splitlines()]
+        check(p.returncode == 2 and [l["event"] for l in lines] == ["error"], (args, lines))
 
 def test_no_color():
     out = on_terminal(["run", *PROMPT, "-n", "1", "--no-mmap"], TERM="xterm", NO_COLOR="1")
@@ -303,7 +318,7 @@ DIM, BRIGHT = b"\x1b[2m", b"\x1b[22m"
 
 class Chat:
     """run -i with all three streams on one terminal."""
-    def __init__(self, *options, end="", **env):
+    def __init__(self, *options, end="", model=MODEL, **env):
         try:
             self.master, slave = pty.openpty()
         except OSError as e:
@@ -312,7 +327,7 @@ class Chat:
         with open(self.tmp.name + "/t.jinja", "w") as f:
             f.write(TEMPLATE + end)
         e = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-        self.p = subprocess.Popen([BALLAST, "run", "-m", MODEL, "-i", "--chat-template", self.tmp.name + "/t.jinja",
+        self.p = subprocess.Popen([BALLAST, "run", "-m", model, "-i", "--chat-template", self.tmp.name + "/t.jinja",
                                    "--progress", "none", *options], env=dict(e, TERM="xterm", **env), stdin=slave,
                                   stdout=slave, stderr=slave, preexec_fn=self.own_terminal)
         os.close(slave)
@@ -388,6 +403,20 @@ def test_chat_interrupted_prompt():
         code = c.finish()
         check(code == -signal.SIGINT, "exit code %d" % code)
 
+def test_chat_model_cut_short():
+    with tempfile.TemporaryDirectory() as tmp:
+        model = shutil.copy(MODEL, tmp + "/m.gguf")
+        c = Chat("-n", "4", model=model)
+        c.until(b"> ")
+        c.type(b"Once\n")
+        c.until(b"Once\r\n")
+        c.until(b"\r\n> ")
+        os.truncate(model, 20000)
+        c.type(b"upon\n")
+        code = c.finish()
+        check(code == 1, "exit code %d: %r" % (code, c.seen))
+        check(b"m.gguf: the file has 20000 bytes now, it had" in c.seen, c.seen)
+
 def test_chat_terminated():
     c = Chat("-c", "100000")
     c.until(b"> ")
@@ -442,6 +471,57 @@ def test_chat_closed_pipe_is_quiet():
         err = p.stderr.read()
         p.stdin.close()
         check(code == 1 and err == b"", (code, err))
+
+# ---- quickstart, in a tree of its own with everything around it made up ------------------------------------
+
+class Quickstart:
+    def __init__(self, tmp):
+        here = os.path.dirname(os.path.abspath(__file__))
+        self.tmp, self.script = tmp, tmp + "/tools/quickstart.sh"
+        for d in "tools/common", "build", "bin", "cache/ballast":
+            os.makedirs(tmp + "/" + d)
+        shutil.copy(here + "/../../tools/quickstart.sh", self.script)
+        self.write("tools/common/need.sh", 'say() { echo "$*" >&2; }; need_packages() { :; }; need_install() { :; }\n'
+                                           "need_build_packages() { :; }\n")
+        self.write("bin/cmake", "#!/bin/sh\n")
+        self.write("bin/python3", '#!/bin/sh\n[ "$3" = --version ]\n')      # nothing can be fetched
+        self.write("build/ballast", '#!/bin/sh\necho "$@"\n')
+        self.model = re.search(r"MODEL_FILE=(\S+)", open(self.script).read())[1]
+
+    def write(self, name, text):
+        with open(self.tmp + "/" + name, "w") as f:
+            f.write(text)
+        os.chmod(self.tmp + "/" + name, 0o755)
+
+    def expect_sha256(self, text):
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        script = re.sub(r"MODEL_SHA256=\S+", "MODEL_SHA256=" + digest, open(self.script).read())
+        self.write("tools/quickstart.sh", script)
+
+    def run(self, **env):
+        p = subprocess.run(["sh", self.script, "Hello"], env=dict(env, PATH=self.tmp + "/bin:" + os.environ["PATH"]),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+def test_quickstart_without_home():
+    with tempfile.TemporaryDirectory() as tmp:
+        q = Quickstart(tmp)
+        code, out, err = q.run(BALLAST_MODEL="/my model.gguf")
+        check(code == 0 and out.startswith("run -m /my model.gguf ") and not err, (code, out, err))
+        code, out, err = q.run()
+        check(code != 0 and "HOME" in err and "BALLAST_MODEL" in err and not out, (code, out, err))
+
+def test_quickstart_checks_its_cache():
+    with tempfile.TemporaryDirectory() as tmp:
+        q = Quickstart(tmp)
+        model = "cache/ballast/" + q.model
+        q.expect_sha256("good")
+        q.write(model, "good")
+        code, out, err = q.run(XDG_CACHE_HOME=tmp + "/cache")
+        check(code == 0 and out.startswith("run -m %s/%s " % (tmp, model)) and not err, (code, out, err))
+        q.write(model, "bad!")
+        code, out, err = q.run(XDG_CACHE_HOME=tmp + "/cache")
+        check(code == 1 and not out and "is not the expected file any more" in err, (code, out, err))
 
 def main():
     word = sys.argv[3] if len(sys.argv) > 3 else ""

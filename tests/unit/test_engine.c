@@ -3,6 +3,8 @@
  * one. */
 #include "engine_rig.h"
 
+#include <unistd.h>
+
 static void sessions_in_one_batch_do_not_mix(void **state)
 {
     (void)state;
@@ -176,6 +178,49 @@ static void a_split_plan_equals_the_one_device_plan(void **state)
         }
 }
 
+static void copy_model(const char *name, const char *to)
+{
+    char path[512], bytes[4096];
+    size_t n;
+
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    FILE *in = fopen(path, "rb"), *out = fopen(to, "wb");
+    assert_true(in && out);
+    while ((n = fread(bytes, 1, sizeof bytes, in)))
+        assert_int_equal(fwrite(bytes, 1, n, out), n);
+    fclose(in);
+    assert_int_equal(fclose(out), 0);
+}
+
+/* Reading what is gone of a mapping would end the process. Read into memory, the file is free. */
+static void a_model_cut_short_is_noticed(void **state)
+{
+    (void)state;
+    for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
+        char path[] = "/tmp/ballast-test-XXXXXX";
+        struct bl_options opt = small();
+        struct bl_engine *e;
+        struct bl_session *s;
+        int fd = mkstemp(path);
+
+        assert_true(fd >= 0);
+        copy_model("llama-f32", path);
+        opt.no_mmap = no_mmap;
+        assert_int_equal(bl_open(&e, path, &opt), BL_OK);
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 5), BL_OK);
+        assert_int_equal(ftruncate(fd, 20000), 0);
+        assert_int_equal(feed(e, s, prompt, 5), no_mmap ? BL_OK : BL_EIO);
+        assert_int_equal(bl_session_n_tokens(s), no_mmap ? 10 : 5);
+        if (!no_mmap)
+            assert_non_null(strstr(bl_error(), "has 20000 bytes now"));
+        bl_session_destroy(s);
+        bl_close(e);
+        close(fd);
+        unlink(path);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +231,7 @@ int main(void)
         cmocka_unit_test(planned_memory_is_what_was_taken),
         cmocka_unit_test(too_little_memory_is_refused_before_allocation),
         cmocka_unit_test(a_split_plan_equals_the_one_device_plan),
+        cmocka_unit_test(a_model_cut_short_is_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -363,9 +363,28 @@ static bool check_required(const struct parse *p)
     return true;
 }
 
-enum bl_parsed bl_args_parse(const struct bl_command *c, int argc, char **argv)
+bool bl_args_want_json(int argc, char **argv)
+{
+    static const char name[] = "--progress";
+    bool json = false;
+
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], name) && i + 1 < argc)
+            json = !strcmp(argv[++i], "json");
+        else if (!strncmp(argv[i], name, sizeof name - 1) && argv[i][sizeof name - 1] == '=')
+            json = !strcmp(argv[i] + sizeof name, "json");
+    }
+    return json;
+}
+
+enum bl_parsed bl_args_parse(struct bl_command *c, int argc, char **argv)
 {
     struct parse p = {.c = c, .argc = argc, .argv = argv};
+    const struct bl_arg_group *group;
+
+    /* What is wrong with the line is said as the line asks for it. */
+    c->report.json =
+        find_row(c, "--progress", strlen("--progress"), &group) && bl_args_want_json(argc, argv);
 
     /* Help is given whatever else is wrong with the line. */
     for (int i = 1; i < argc; i++)

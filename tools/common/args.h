@@ -54,7 +54,8 @@ struct bl_command {
 
 enum bl_parsed { BL_PARSED, BL_PARSED_HELP, BL_PARSED_BAD };
 /* argv[0] is the verb. Targets keep what they hold unless their option is given; the last one given wins. */
-enum bl_parsed bl_args_parse(const struct bl_command *, int argc, char **argv);
+enum bl_parsed bl_args_parse(struct bl_command *, int argc, char **argv); /* --progress json: report.json, at once */
+bool bl_args_want_json(int argc, char **argv); /* --progress json is among them */
 int bl_args_code(const struct bl_command *, enum bl_parsed); /* prints the help asked for; exit code */
 /* A usage error that only the verb can see; returns BL_EXIT_USAGE. */
 int bl_args_fail(const struct bl_command *, const char *fmt, ...) BL_REPORT_PRINTF(2, 3);

@@ -8,7 +8,7 @@
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define AT(member) offsetof(struct bl_engine_args, member)
 
-enum { DEFAULT_BATCH = 2048, DEFAULT_UBATCH = 512 };
+#define CPU_MASKS "1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 3 both, 0 none"
 /* A bit that names no CPU feature: a mask of it alone allows none of them. */
 static const unsigned MASK_SCALAR = 1u << 31;
 
@@ -78,9 +78,7 @@ static const struct bl_arg machine_rows[] = {
     {"-t,--threads", BL_ARG_INT, AT(threads), "N", 0, 1024,
      .help = "threads (default 0: physical cores, limited by affinity and cgroup quota)"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
-     .help =
-         "CPU features that kernels may use: 1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 3 both, "
-         "0 none (default: all there are)"},
+     .help = "CPU features that kernels may use: " CPU_MASKS " (default: all there are)"},
     {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
      .help = "count cores of this hwloc XML file or synthetic machine (\"pack:2 core:8 pu:2\") "
              "instead of the real one"},
@@ -136,12 +134,16 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *a)
 int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
 {
     c->report.json = a->progress == BL_PROGRESS_JSON;
+    if (a->cpu_mask > 0 && a->cpu_mask & ~(int64_t)BL_CPU_MASK_ALL)
+        return bl_args_fail(
+            c, "--cpu-mask 0x%" PRIx64 " has bits that mean nothing here; there are " CPU_MASKS,
+            (uint64_t)a->cpu_mask);
     if (a->batch_tokens && a->ubatch_tokens > a->batch_tokens)
         return bl_args_fail(c, "-ub %" PRId64 " is more than -b %" PRId64, a->ubatch_tokens,
                             a->batch_tokens);
     /* One of the two alone moves the other's default. */
-    int64_t b = a->batch_tokens ? a->batch_tokens : DEFAULT_BATCH;
-    int64_t ub = a->ubatch_tokens ? a->ubatch_tokens : DEFAULT_UBATCH;
+    int64_t b = a->batch_tokens ? a->batch_tokens : BL_BATCH_TOKENS;
+    int64_t ub = a->ubatch_tokens ? a->ubatch_tokens : BL_UBATCH_TOKENS;
     a->batch_tokens = a->batch_tokens ? b : b > ub ? b : ub;
     a->ubatch_tokens = a->ubatch_tokens ? ub : ub < b ? ub : b;
     return BL_EXIT_OK;
@@ -233,9 +235,11 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         if (code)
             return code;
     }
-    bl_log_set(bl_report_log, r, a->verbose ? BL_LOG_INFO : BL_LOG_WARN);
+    enum bl_log_level most = a->verbose ? BL_LOG_INFO : BL_LOG_WARN;
     bl_progress_begin(&view, r, (enum bl_progress_mode)a->progress);
+    bl_log_set(bl_progress_log, &view, most);
     enum bl_status st = bl_open(out, a->model, &opt);
+    bl_log_set(bl_report_log, r, most);
     bl_progress_end(&view, st == BL_OK);
     return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
 }

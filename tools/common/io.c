@@ -120,6 +120,8 @@ bool bl_io_read(const struct bl_report *r, const char *path, char **bytes, size_
 
 static bool file_failed(const struct bl_report *r, const struct bl_out_file *o, int error)
 {
+    if (o->is_stdout)
+        return stdout_failed(r, error);
     bl_report_error(r, "cannot write %s: %s", o->path ? o->path : "the output", strerror(error));
     return false;
 }
@@ -135,20 +137,50 @@ static char *temp_name(const char *path)
     return name;
 }
 
+/* A rename would put a file in its place and leave alone what it was meant to lead to. */
+static bool is_dangling(const char *path)
+{
+    struct stat st;
+
+    return !lstat(path, &st) && S_ISLNK(st.st_mode) && stat(path, &st) && errno == ENOENT;
+}
+
+static FILE *open_stdout(void)
+{
+    int fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+
+    if (!f && fd >= 0)
+        close(fd);
+    return f;
+}
+
+static FILE *open_temp(struct bl_out_file *o)
+{
+    o->temp = temp_name(o->path);
+    int fd = o->temp ? open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    return fd < 0 ? NULL : fdopen(fd, "wb");
+}
+
 bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const char *path)
 {
     struct stat st;
     bool exists = !stat(path, &st);
 
     memset(o, 0, sizeof *o);
+    o->is_stdout = !strcmp(path, "-");
+    if (!o->is_stdout && is_dangling(path)) {
+        bl_report_error(r, "cannot write %s: it is a link to a file that does not exist", path);
+        return false;
+    }
     bool regular = exists && S_ISREG(st.st_mode); /* links followed; /dev/stdout has no real path */
     o->path = regular ? realpath(path, NULL) : strdup(path);
-    if (o->path && exists && !regular) {
+    if (o->is_stdout)
+        o->file = open_stdout();
+    else if (o->path && exists && !regular)
         o->file = fopen(o->path, "wb");
-    } else if (o->path && (o->temp = temp_name(o->path))) {
-        int fd = open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        o->file = fd < 0 ? NULL : fdopen(fd, "wb");
-    }
+    else if (o->path)
+        o->file = open_temp(o);
     if (o->file)
         return true;
     file_failed(r, o, errno);

@@ -37,11 +37,12 @@ void bl_out_page_drop(struct bl_out_page *);                         /* frees it
 /* Whole contents of a file, "-" for standard input, with a NUL behind them. */
 bool bl_io_read(const struct bl_report *, const char *path, char **bytes, size_t *n);
 
-/* Written under a temporary name beside `path`; commit renames it there. Devices and pipes are written
- * directly. */
+/* Written under a temporary name beside `path`; commit renames it there. Devices, pipes and "-", which is stdout, are
+ * written directly. */
 struct bl_out_file {
     FILE *file;
     char *path, *temp; /* temp NULL: direct */
+    bool is_stdout;
 };
 bool bl_out_file_create(const struct bl_report *, struct bl_out_file *, const char *path);
 bool bl_out_file_write(const struct bl_report *, struct bl_out_file *, const void *bytes, size_t n);

@@ -142,11 +142,16 @@ int bl_report_status(const struct bl_report *r, enum bl_stage stage, enum bl_sta
     return bl_exit_code(stage, status);
 }
 
-void bl_report_log(void *report, enum bl_log_level level, const char *line)
+void bl_report_level(const struct bl_report *r, enum bl_log_level level, const char *line)
 {
     static const char *const name[] = {"error", "warning", "info", "debug"};
 
-    bl_report_note(report, "%s: %s", name[level], line);
+    bl_report_note(r, "%s: %s", name[level], line);
+}
+
+void bl_report_log(void *report, enum bl_log_level level, const char *line)
+{
+    bl_report_level(report, level, line);
 }
 
 void bl_format_bytes(char text[24], double bytes)
