@@ -242,6 +242,29 @@ static void test_vocabulary(void **state)
     bl_gguf_close(g);
 }
 
+/* What the library brings for an architecture is known as well as what comes with a file. */
+static void test_builtin(void **state)
+{
+    const struct bl_conversation ask = {.messages = "[{\"role\": \"user\", \"content\": \"q\"}]"};
+    struct vb b = {.model = "llama"};
+    struct bl_chat *c = NULL;
+    struct bl_prompt p = {0};
+    struct parted parts;
+    (void)state;
+
+    vb_word(&b, "<unk>", VB_UNKNOWN, 0);
+    vb_key_str(&b, "general.architecture", "deepseek4");
+    struct bl_gguf *g = vb_gguf(&b);
+    vb_finish(&b);
+    assert_int_equal(bl_chat_open(&c, g, NULL, NULL, 0), BL_OK);
+    assert_int_equal(bl_chat_prompt(c, &ask, &p), BL_OK);
+    part(&parts, c, &p, "why</think>so", 0);
+    assert_string_equal(parts.text, "{why}so");
+    bl_prompt_finish(&p);
+    bl_chat_close(c);
+    bl_gguf_close(g);
+}
+
 static void test_history(void **state)
 {
 #define LOOP(body) "{% for m in messages %}" body ";{% endfor %}"
@@ -273,6 +296,95 @@ static void test_history(void **state)
     }
 }
 
+/* ---- templates in use ------------------------------------------------------------------------ */
+
+static char *read_template(const char *folder, const char *name)
+{
+    char path[600];
+    long n;
+
+    snprintf(path, sizeof path, "%s/templates/%s.jinja", folder, name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        fail_msg("%s is missing", path);
+    fseek(f, 0, SEEK_END);
+    n = ftell(f);
+    rewind(f);
+    char *text = calloc((size_t)n + 1, 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)n, f), n);
+    fclose(f);
+    return text;
+}
+
+/* A second question: what the template makes of the reasoning before it, and how the answer to it
+ * is parted. */
+static void check_template(const struct bl_chat *c, const char *name, const char *variables,
+                           const char *stream, bool keeps)
+{
+    const struct bl_conversation talk = {
+        .messages = "[{\"role\": \"user\", \"content\": \"q1\"}, {\"role\": \"assistant\", "
+                    "\"content\": \"a1\", \"reasoning_content\": \"r1\"}, {\"role\": \"user\", "
+                    "\"content\": \"q2\"}]",
+        .variables = variables};
+    struct bl_prompt p = {0};
+    struct parted parts;
+
+    if (bl_chat_prompt(c, &talk, &p))
+        fail_msg("%s: %s", name, bl_error());
+    if (!strstr(p.text, "a1") || !strstr(p.text, "q2") || !!strstr(p.text, "r1") != keeps)
+        fail_msg("%s: %s", name, p.text);
+    part(&parts, c, &p, stream, 0);
+    if (strcmp(parts.text, "{why}so") != 0)
+        fail_msg("%s: %s", name, parts.text);
+    bl_prompt_finish(&p);
+}
+
+static void test_templates(void **state)
+{
+    static const char opened[] = "why\n</think>\n\nso", whole[] = "<think>\nwhy</think>\nso";
+    static const struct {
+        const char *name, *variables, *stream;
+        bool keeps;
+    } row[] = {
+        {"openai-gpt-oss-120b", NULL,
+         "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>so",
+         false},
+        {"MiniMax-M2", NULL, opened, false},
+        {"GLM-4.6", NULL, whole, false},
+        {"GLM-4.7-Flash", NULL, opened, false},
+        {"Qwen-Qwen3-0.6B", NULL, whole, false},
+        {"Qwen3.5-4B", NULL, opened, false},
+        {"Qwen-QwQ-32B", "{\"enable_thinking\": true}", opened, false},
+        {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", NULL, opened, false},
+        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "{\"enable_thinking\": true}", opened, false},
+        {"deepseek-ai-DeepSeek-V3.1", "{\"thinking\": true}", opened, false},
+        {"deepseek-ai-DeepSeek-V4", "{\"thinking\": true}", opened, false},
+        {"HuggingFaceTB-SmolLM3-3B", NULL, whole, true},
+        {"Kimi-K2-Thinking", NULL, whole, false},
+        {"ByteDance-Seed-OSS", NULL, "<seed:think>why</seed:think>so", true},
+        {"mistralai-Ministral-3-14B-Reasoning-2512", NULL, "[THINK]why[/THINK]so", false},
+        {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "{\"enable_thinking\": true}",
+         "<|START_THINKING|>why<|END_THINKING|><|START_RESPONSE|>so<|END_RESPONSE|>", false},
+        {"google-gemma-4-31B-it", "{\"enable_thinking\": true}",
+         "<|channel>thought\nwhy<channel|>so", false},
+    };
+    const char *folder = getenv("BALLAST_REFERENCE");
+    (void)state;
+
+    if (!folder) {
+        print_message("BALLAST_REFERENCE is not set: templates in use are not tried\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        char *text = read_template(folder, row[i].name);
+        struct bl_chat *c = chat_of(text);
+        check_template(c, row[i].name, row[i].variables, row[i].stream, row[i].keeps);
+        bl_chat_close(c);
+        free(text);
+    }
+}
+
 static void test_out_of_memory(void **state)
 {
     struct bl_chat *c = chat_of(thinks);
@@ -289,11 +401,12 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_think),   cmocka_unit_test(test_prompt_opens),
-        cmocka_unit_test(test_harmony), cmocka_unit_test(test_other_forms),
-        cmocka_unit_test(test_long),    cmocka_unit_test(test_user_bytes),
-        cmocka_unit_test(test_stop),    cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_history), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_think),     cmocka_unit_test(test_prompt_opens),
+        cmocka_unit_test(test_harmony),   cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_long),      cmocka_unit_test(test_user_bytes),
+        cmocka_unit_test(test_stop),      cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_history),   cmocka_unit_test(test_builtin),
+        cmocka_unit_test(test_templates), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
