@@ -16,16 +16,16 @@
 /* ---- what is tested ---- */
 
 enum subject_kind {
-    DOT, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
+    DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
     SIGMOID_MUL, ADD, AXPY, ROPE_NORM, ROPE_NEOX, DELTA
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
     enum subject_kind kind;
-    enum bl_dtype type; /* of DOT, QK, PV */
+    enum bl_dtype type; /* of DOT, PANEL, QK, PV */
     void (*fn)(void);   /* for comparing entries, never called */
 };
-enum { MAX_SUBJECTS = 2 * BL_N_DTYPES + 64 };
+enum { MAX_SUBJECTS = 3 * BL_N_DTYPES + 64 };
 /* Every entry of the table that is there, in a fixed order; returns the count. */
 uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_kernels *);
 
@@ -38,7 +38,7 @@ struct shape {
     uint32_t k;     /* elements of a row or vector */
     uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state */
     uint32_t pad;   /* bytes between rows */
-    uint32_t place; /* DOT: what `next` is; vectors: 1 = the output is the first input */
+    uint32_t place; /* DOT: what `next` is; PANEL: tokens; vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
 };
 struct memory; /* guarded regions */
@@ -52,11 +52,13 @@ struct context {
 /* Calls visit for each shape of the subject until it returns false. */
 typedef bool visit_fn(struct context *, const struct subject *, const struct shape *);
 void check_dot_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_panel_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_kv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_vector_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_delta_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 /* Runs reference and subject once. */
 bool check_dot(struct context *, const struct subject *, const struct shape *);
+bool check_panel(struct context *, const struct subject *, const struct shape *);
 bool check_kv(struct context *, const struct subject *, const struct shape *);
 bool check_vector(struct context *, const struct subject *, const struct shape *);
 bool check_delta(struct context *, const struct subject *, const struct shape *);

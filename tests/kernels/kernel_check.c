@@ -49,6 +49,8 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
     uint32_t n = 0;
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         add_subject(out, &n, DOT, t, "", k->matmul[t].dot_name, (any_fn *)k->matmul[t].dot);
+    for (unsigned t = 0; t < BL_N_DTYPES; t++)
+        add_subject(out, &n, PANEL, t, "", k->panel[t].name, (any_fn *)k->panel[t].pack);
     for (unsigned t = 0; t < BL_N_DTYPES; t++) {
         add_subject(out, &n, QK, t, "qk.", k->kv[t].name, (any_fn *)k->kv[t].qk);
         add_subject(out, &n, PV, t, "pv.", k->kv[t].name, (any_fn *)k->kv[t].pv);
@@ -142,6 +144,8 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
 {
     if (s->kind == DOT)
         return check_dot(c, s, shape);
+    if (s->kind == PANEL)
+        return check_panel(c, s, shape);
     if (s->kind == DELTA)
         return check_delta(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
@@ -193,6 +197,8 @@ static void test_subject(struct context *c, const struct subject *s)
     c->worst = 0;
     if (s->kind == DOT)
         check_dot_shapes(c, s, options.quick, visit);
+    else if (s->kind == PANEL)
+        check_panel_shapes(c, s, options.quick, visit);
     else if (s->kind == QK || s->kind == PV)
         check_kv_shapes(c, s, options.quick, visit);
     else if (s->kind == DELTA)

@@ -20,6 +20,7 @@ void bl_cpu_avx512_dot32(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *); /* IQ4_XS, IQ3, IQ2 */
 void bl_cpu_avx512_lowbit(struct bl_cpu_kernels *); /* IQ1 and other types of one or two bits */
+void bl_cpu_avx512_panel(struct bl_cpu_kernels *); /* packed panels, after panel_f32 */
 void bl_cpu_avx512_kv(struct bl_cpu_kernels *);
 
 #endif
