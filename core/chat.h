@@ -4,7 +4,8 @@
  * Purpose   renders messages in OpenAI's form through a model's own template, set up as transformers does. With `adapt`
  *           the conversation is also fitted to what the template can take, found out by rendering: tool arguments as
  *           objects or as JSON text, contents as lists of parts or as text, a system message where there is no role
- *           for it, reasoning (reasoning_content) under the name the template knows, in the content, or left out. Without it the template gets exactly what the caller gave.
+ *           for it, reasoning (reasoning_content) under the name the template knows, in the content, or left out.
+ *           Without it the template gets exactly what the caller gave.
  * Ownership a text belongs to the caller (bl_jinja_text_finish); nothing points into the input afterwards.
  * Units     bytes.
  * Errors    as jinja.h; a conversation that is not one gives BL_EINVAL and names the message.
