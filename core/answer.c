@@ -122,6 +122,7 @@ struct bl_answer {
     bool wrapped;
     bool marked;             /* the answer itself brought a mark */
     bool thought;            /* some reasoning was handed out */
+    bool any;                /* something was */
     char held[LONGEST_MARK]; /* the beginning of a mark, perhaps */
     size_t n_held;
     char pending[PENDING];     /* a header, or white space that may be none of the text */
@@ -147,6 +148,7 @@ static void emit(struct bl_answer *a, enum bl_answer_part part, const char *byte
         if (a->n_out == OUT || part != a->part)
             flush(a);
         a->part = part;
+        a->any = true;
         a->out[a->n_out++] = bytes[i];
     }
 }
@@ -201,6 +203,15 @@ static void take_byte(struct bl_answer *a, char c)
     emit(a, BL_ANSWER_TEXT, &c, 1);
 }
 
+/* Two messages in a row for the same reader, such as a remark before a call and the answer. */
+static void part_messages(struct bl_answer *a)
+{
+    enum bl_answer_part next = a->place == IN_REASONING ? BL_ANSWER_REASONING : BL_ANSWER_TEXT;
+
+    if (a->any && a->part == next)
+        emit(a, next, "\n\n", 2);
+}
+
 static bool header_has(const struct bl_answer *a, const char *word)
 {
     return memmem(a->pending, a->n_pending, word, strlen(word)) != NULL;
@@ -240,6 +251,7 @@ static void pass_mark(struct bl_answer *a, enum effect effect)
         a->place = !memmem(a->pending, a->n_pending, "\0analysis", 9) && !header_has(a, " to=")
                        ? IN_TEXT
                        : IN_REASONING;
+        part_messages(a);
         break;
     case UNWRAPS:
     case NO_MARK:
@@ -353,7 +365,7 @@ static void read_prompt(struct bl_answer *a, const struct bl_prompt *p)
         a->place = AT_START;
     a->n_given = a->place == IN_HEADER ? a->n_pending : 0;
     a->n_held = 0;
-    a->marked = false;
+    a->marked = a->any = false;
 }
 
 enum bl_status bl_answer_create(struct bl_answer **out, const struct bl_chat *chat,

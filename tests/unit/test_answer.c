@@ -131,6 +131,11 @@ static void test_harmony(void **state)
     expect(harmony, NULL,
            "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>call", "{call");
     expect(harmony, NULL, "<|channel|>commentary to=functions.f json<|message|>call", "{call");
+    expect(harmony, NULL,
+           "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b"
+           "<|end|><|start|>assistant<|channel|>commentary<|message|>c<|end|><|start|>assistant"
+           "<|channel|>final<|message|>d",
+           "{a\n\nb}c\n\nd");
     expect(harmony, NULL, "<|message|>x", "<|message|>x");
     expect(harmony, NULL, "a<|channel|>final", "a");
 }
