@@ -446,6 +446,23 @@ def test_chat_reasoning_is_dim():
     plain = reasoning(NO_COLOR="1")
     check(b"<think>\r\n" + shown[len(DIM):-len(BRIGHT)] == plain, (shown, plain))
 
+def test_run_dims_reasoning():
+    with tempfile.TemporaryDirectory() as tmp:
+        with open(tmp + "/t.jinja", "w") as f:
+            f.write(TEMPLATE + "<think>")
+        try:
+            master, slave = pty.openpty()
+        except OSError as e:
+            raise Skip("no terminals here: %s" % e)
+        env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+        p = subprocess.run([BALLAST, "run", *PROMPT, "--chat-template", tmp + "/t.jinja", "-n", "4"], stdout=slave,
+                           stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, env=dict(env, TERM="xterm"))
+        os.close(slave)
+        shown = os.read(master, 4096)
+        os.close(master)
+        check(p.returncode == 0, p.stderr)
+        check(shown.startswith(DIM) and shown.endswith(BRIGHT + b"\r\n") and len(shown) > 12, repr(shown))
+
 def test_chat_to_a_pipe_is_plain():
     with tempfile.TemporaryDirectory() as tmp:
         with open(tmp + "/t.jinja", "w") as f:
