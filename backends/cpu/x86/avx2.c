@@ -360,5 +360,6 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     t->delta_rule = delta_rule;
     bl_cpu_avx2_dot32(t);
     bl_cpu_avx2_kquant(t);
+    bl_cpu_avx2_iquant(t);
     bl_cpu_avx2_kv(t);
 }

@@ -92,6 +92,9 @@ struct block_type {
     bool has_high; /* a fifth bit: 32 bits just before the nibbles */
     bool has_min;  /* value = d * code + m, the f16 m after d */
     bool signed8;  /* codes are signed bytes, not nibbles */
+    bool e8m0;     /* the scale is one byte, 2^(e - 128) */
+    bool table;    /* nibbles go through values */
+    int8_t values[16];
 };
 static const struct block_type q8_0_type = {.bytes = 34, .skip = 2, .signed8 = true};
 static const struct block_type q4_0_type = {.bytes = 18, .skip = 2, .bias = 8};
@@ -99,6 +102,18 @@ static const struct block_type q4_1_type = {.bytes = 20, .skip = 4, .has_min = t
 static const struct block_type q5_0_type = {.bytes = 22, .skip = 6, .bias = 16, .has_high = true};
 static const struct block_type q5_1_type = {
     .bytes = 24, .skip = 8, .has_high = true, .has_min = true};
+static const struct block_type iq4_nl_type = {
+    .bytes = 18,
+    .skip = 2,
+    .table = true,
+    .values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
+static const struct block_type mxfp4_type = {
+    .bytes = 17,
+    .skip = 1,
+    .bias = 12,
+    .e8m0 = true,
+    .table = true,
+    .values = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}};
 
 /* The f16 fields of n blocks as eight floats, zero for the blocks that are not there. */
 BL_ALWAYS_INLINE __m256 load_scales(const char *p, int bytes, int n)
@@ -109,6 +124,16 @@ BL_ALWAYS_INLINE __m256 load_scales(const char *p, int bytes, int n)
     return _mm256_cvtph_ps(_mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3],
                                           (short)h[4], (short)h[5], (short)h[6], (short)h[7]));
 }
+/* The E8M0 bytes of n blocks as eight floats, 2^(e - 128); 0 and 1 give subnormal ones. */
+BL_ALWAYS_INLINE __m256 load_e8m0(const char *p, int bytes, int n)
+{
+    uint64_t e = 0;
+    for (int i = 0; i < 8 && i < n; i++)
+        e |= (uint64_t)(uint8_t)p[i * bytes] << (8 * i);
+    const __m256i v = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)e)), 23);
+    const __m256i twice = _mm256_max_epu32(v, _mm256_set1_epi32(0x00400000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(twice), _mm256_set1_ps(0.5f));
+}
 /* 32 bits -> 16 in each of 32 bytes whose bit is set */
 BL_ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
 {
@@ -118,22 +143,27 @@ BL_ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
     const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), which);
     return and_bytes(_mm256_cmpeq_epi8(_mm256_and_si256(v, select), select), 16);
 }
+/* Sums of two products, both signed. */
+BL_ALWAYS_INLINE __m256i dot2_signed(__m256i a, __m256i b)
+{
+    return dot2(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+}
 /* Sums of four products of a block's codes and its activations. The bias is taken off as integers:
  * in float what is left of two large numbers would be wrong by more than the terms allow. */
 BL_ALWAYS_INLINE __m256i block_sums(const struct block_type *t, const char *p, __m256i x,
                                     __m256i bias)
 {
     const __m256i one = _mm256_set1_epi16(1);
-    if (t->signed8) {
-        const __m256i q = load256(p + t->skip);
-        return _mm256_madd_epi16(dot2(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q)), one);
-    }
+    if (t->signed8)
+        return _mm256_madd_epi16(dot2_signed(load256(p + t->skip), x), one);
     /* low nibbles in the lower half, high nibbles in the upper; the shift needs no shuffle */
     const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
     __m256i q = and_bytes(_mm256_srlv_epi32(load_twice(p + t->skip), shift), 15);
     if (t->has_high)
         q = _mm256_or_si256(q, spread_bits(bl_load_u32(p + t->skip - 4)));
-    const __m256i v = dot2(q, x);
+    if (t->table)
+        q = _mm256_shuffle_epi8(load_twice(t->values), q);
+    const __m256i v = t->table && !t->bias ? dot2_signed(q, x) : dot2(q, x);
     return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, bias) : v, one);
 }
 /* n blocks of R rows. Each step sums by itself, so that its FMAs do not wait for those of the step
@@ -147,7 +177,8 @@ BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const
     float d[ROWS][8] BL_ALIGNED(32);
     for (int r = 0; r < R; r++) {
         const char *p = w + (size_t)r * stride;
-        _mm256_store_ps(d[r], _mm256_mul_ps(load_scales(p, t->bytes, n), dx));
+        const __m256 dw = t->e8m0 ? load_e8m0(p, t->bytes, n) : load_scales(p, t->bytes, n);
+        _mm256_store_ps(d[r], _mm256_mul_ps(dw, dx));
         if (t->has_min) { /* the minima of eight blocks against the sums of their activations */
             const __m256i sum = _mm256_madd_epi16(load256(x->sum), _mm256_set1_epi16(1));
             const __m256 sum_x = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), dx);
@@ -198,6 +229,8 @@ BLOCK_GROUP(q4_0)
 BLOCK_GROUP(q4_1)
 BLOCK_GROUP(q5_0)
 BLOCK_GROUP(q5_1)
+BLOCK_GROUP(iq4_nl)
+BLOCK_GROUP(mxfp4)
 
 DOT_ENTRY(dot_f32_f32_2__avx2, f32_group, ROWS)
 DOT_ENTRY(dot_f16_f32_2__avx2, f16_group, ROWS)
@@ -207,6 +240,8 @@ DOT_ENTRY(dot_q4_0_act_2__avx2, q4_0_group, ROWS)
 DOT_ENTRY(dot_q4_1_act_2__avx2, q4_1_group, ROWS)
 DOT_ENTRY(dot_q5_0_act_2__avx2, q5_0_group, ROWS)
 DOT_ENTRY(dot_q5_1_act_2__avx2, q5_1_group, ROWS)
+DOT_ENTRY(dot_iq4_nl_act_2__avx2, iq4_nl_group, ROWS)
+DOT_ENTRY(dot_mxfp4_act_2__avx2, mxfp4_group, ROWS)
 
 void bl_cpu_avx2_dot32(struct bl_cpu_kernels *t)
 {
@@ -218,4 +253,6 @@ void bl_cpu_avx2_dot32(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_Q4_1, dot_q4_1_act_2__avx2, ROWS);
     DOT_SET(t, BL_Q5_0, dot_q5_0_act_2__avx2, ROWS);
     DOT_SET(t, BL_Q5_1, dot_q5_1_act_2__avx2, ROWS);
+    DOT_SET(t, BL_IQ4_NL, dot_iq4_nl_act_2__avx2, ROWS);
+    DOT_SET(t, BL_MXFP4, dot_mxfp4_act_2__avx2, ROWS);
 }

@@ -153,7 +153,7 @@ static const uint8_t iq2_pick[4][64] BL_ALIGNED(64) = {
 #define GRID_IQ2_LEVEL(c) ((c) == 0 ? 8 : (c) == 1 ? 25 : 43)
 #define GRID_IQ3_LEVEL(c) ((c) == 7 ? 62 : 8 * (c) + 4)
 #define GRID_IQ3S_LEVEL(c) (2 * (c) + 1)
-#define GRID_IQ1_CODE(c) (c)
+#define GRID_IQ1_CODE(c) (8 * (c))
 #define GRID_BYTE2(L, v, j) ((uint64_t)L((v) >> (2 * (j)) & 3) << (8 * (j)))
 #define GRID_BYTE3(L, v, j) ((uint32_t)L((v) >> (3 * (j)) & 7) << (8 * (j)))
 #define GRID_BYTES8(L, v)                                                                                                \
@@ -176,7 +176,7 @@ static const uint64_t iq2_s_bytes[1024] BL_ALIGNED(64) = {
 #include "grid_iq2_s.def"
 };
 #undef G
-/* codes 0, 1, 2 of the values -1, 0, 1 */
+/* 0, 8, 16: eighths of the values -1, 0, 1 plus 1 */
 #define G(...) GRID_EACH(GRID_IQ1, __VA_ARGS__)
 static const uint64_t iq1_bytes[2048] BL_ALIGNED(64) = {
 #include "grid_iq1_s.def"
