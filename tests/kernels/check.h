@@ -96,5 +96,11 @@ struct bench_options {
 };
 void bench_header(const struct bench_options *);
 void bench_subject(struct context *, const struct subject *, const struct bench_options *);
+/* Prints, for rows of 2048 and 4096: percent of bench_peak for 8, 16, 32, 64, 128, 512 and 2048 tokens, packing
+ * included; of two full tiles without packing; packing in tokens and arranging in rows that the peak would do in that
+ * time; the least tokens for which panels, all included, take less time than dots. */
+void bench_panel(struct context *, const struct subject *);
+/* Multiply-adds a second, bytes or floats, that the widest instructions of these flags allow; 0: not known. */
+double bench_peak(unsigned flags, bool floats);
 
 #endif
