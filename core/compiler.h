@@ -24,6 +24,17 @@
 #error "ballast builds with gcc or clang"
 #endif
 
+/* As many floats as a register holds, of the instruction set that the file is compiled for: + and * work by elements, a
+ * float takes part as if repeated. Memory at it is aligned to its size. */
+#if defined(__AVX512F__)
+#define BL_LANES 16
+#elif defined(__AVX__)
+#define BL_LANES 8
+#else
+#define BL_LANES 4
+#endif
+typedef float bl_lanes __attribute__((vector_size(4 * BL_LANES), may_alias));
+
 /* Asks for the cache line at p, into the second-level cache; p may lie anywhere. Volatile, because gcc takes a function
  * that does nothing but prefetch for one without effect and drops its calls. */
 #if defined(__x86_64__) || defined(__i386__)

@@ -68,6 +68,7 @@ struct bl_caps {
     uint32_t granule_bytes;  /* allocations are rounded up to this */
     uint32_t threads;        /* cpu: workers; sizes per-thread scratch */
     uint32_t exact;          /* cpu: float weights and activations */
+    uint32_t cpu_flags;      /* cpu: instruction sets of its kernels, whose forms of activations differ in size */
     uint32_t import_host;    /* weights can be used where the file is mapped */
 };
 struct bl_device {

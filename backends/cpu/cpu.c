@@ -298,6 +298,7 @@ static enum bl_status cpu_caps(uint32_t index, const struct bl_device_config *c,
     *out = (struct bl_caps){.granule_bytes = (uint32_t)bl_page_bytes(),
                             .threads = c->threads ? c->threads : 1,
                             .exact = c->exact,
+                            .cpu_flags = bl_cpu_flags() & c->cpu_mask,
                             .import_host = 1};
     return BL_OK;
 }

@@ -24,4 +24,5 @@ void bl_cpu_exact(struct bl_cpu_kernels *kernels)
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         if (kernels->matmul[t].dot)
             kernels->matmul[t] = dots[t];
+    memset(kernels->panel, 0, sizeof kernels->panel); /* sums in float are no reference */
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* MATMUL_HEADS: a matrix for every head. As it lies, its rows are dealt as those of a MATMUL.
  * Transposed, rows are decoded and added up: no form of such a matrix has to be made at load. */
-#include "segment.h"
+#include "operand.h"
 
 enum {
     PIECE = 256,    /* columns of one piece of a transposed product: whole blocks of every type */

@@ -3,7 +3,7 @@
  * read once for all its tokens. Threads share (expert, rows) evenly whatever the routing. Every
  * pair has its own result in scratch, summed in the order of the slots: nothing depends on the
  * number of threads. */
-#include "segment.h"
+#include "operand.h"
 
 #include <assert.h>
 #include <math.h>

@@ -14,6 +14,8 @@
 
 /* Fills the entries of every type that is a weight, by its law. */
 void bl_scalar_dots(struct bl_matmul_kernel matmul[BL_N_DTYPES]);
+/* Panels of floats for them. */
+void bl_scalar_panels(struct bl_cpu_kernels *);
 
 /* out[r] = dot(decoded row r of w, x), summed in double in a fixed order. */
 void bl_scalar_dot_decoded(enum bl_dtype, uint32_t k, uint32_t rows, float *out, const void *w,

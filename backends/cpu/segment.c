@@ -69,6 +69,21 @@ static void require_barrier(struct bl_cpu_builder *b)
     b->seg->step[b->seg->n_steps - 1].barrier = true;
 }
 
+struct bl_cpu_counter *bl_cpu_counter_of(struct bl_cpu_builder *b)
+{
+    struct bl_segment *s = b->seg;
+    if (b->status)
+        return NULL;
+    struct bl_cpu_counter *c = bl_arena_alloc(&s->arena, sizeof *c);
+    if (!c) {
+        bl_cpu_fail(b, bl_fail(BL_ENOMEM, "cpu: out of memory after %u steps", s->n_steps));
+        return NULL;
+    }
+    c->link = s->counters;
+    s->counters = c;
+    return c;
+}
+
 static void drop_slots(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes)
 {
     for (unsigned i = 0; i < BL_CPU_SLOTS; i++) {
@@ -98,22 +113,32 @@ static void *room(struct bl_cpu_builder *b, void *array, uint32_t n, uint32_t *c
     return bigger;
 }
 
-void bl_cpu_touch(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes, uint64_t row_bytes,
-                  bool write)
+static void touch(struct bl_cpu_builder *b, const struct bl_cpu_access *a)
 {
     struct bl_cpu_access *grown = room(b, b->access, b->n_access, &b->cap_access, sizeof *grown);
     if (!grown || b->status)
         return;
     b->access = grown;
-    const struct bl_cpu_access a = {addr, bytes, row_bytes, b->share, write, b->thread0};
     for (uint32_t i = 0; i < b->own_access; i++)
-        if (conflict(&b->access[i], &a)) {
+        if (conflict(&b->access[i], a)) {
             require_barrier(b);
             break;
         }
-    b->access[b->n_access++] = a;
+    b->access[b->n_access++] = *a;
+}
+
+void bl_cpu_touch(struct bl_cpu_builder *b, uint64_t addr, uint64_t bytes, uint64_t row_bytes,
+                  bool write)
+{
+    touch(b, &(struct bl_cpu_access){addr, bytes, row_bytes, b->share, write, b->thread0});
     if (write)
         drop_slots(b, addr, bytes);
+}
+
+void bl_cpu_touch_own(struct bl_cpu_builder *b, uint64_t addr, uint64_t each_bytes)
+{
+    const uint64_t bytes = b->dev->base.caps.threads * each_bytes;
+    touch(b, &(struct bl_cpu_access){addr, bytes, each_bytes, BL_CPU_OWN, true, false});
 }
 
 void *bl_cpu_step(struct bl_cpu_builder *b, bl_cpu_step_fn *run, size_t arg_bytes,
@@ -184,8 +209,10 @@ void *bl_cpu_writes(struct bl_cpu_builder *b, unsigned dst)
 
 void bl_cpu_reserve(struct bl_cpu_builder *b, uint64_t bytes)
 {
-    if (b->scratch_used + bytes > b->scratch_bytes)
+    if (b->scratch_used + bytes > b->scratch_bytes) {
         b->scratch_used = 0;
+        memset(b->slot, 0, sizeof b->slot);
+    }
     if (bytes > b->scratch_bytes)
         bl_cpu_fail(b, bl_fail(BL_EINVAL,
                                "cpu: node %s of layer %d needs %llu bytes of scratch, given %llu",
@@ -452,6 +479,8 @@ enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
 {
     BL_TRY(check_params(s));
     pthread_mutex_lock(&s->dev->turn);
+    for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
     if (s->dev->profile.on)
         run_timed(s);
     else

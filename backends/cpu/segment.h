@@ -66,6 +66,21 @@ struct bl_cpu_limits {
     uint32_t n_pos;        /* positions that do not wrap onto rows still needed */
 };
 
+/* Hands out units of work, so that a step whose units cost the same ends at the same time for all threads, however fast
+ * each is. Set to zero before every run of its segment; it lies alone in its cache lines. */
+struct bl_cpu_counter {
+    struct bl_cpu_counter *link; /* the segment's counters */
+    char apart[56];
+    _Atomic uint32_t next;
+    char after[60];
+};
+/* The next of n units; nothing may depend on who computes what. */
+static inline bool bl_cpu_claim(struct bl_cpu_counter *c, uint32_t n, uint32_t *unit)
+{
+    *unit = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
+    return *unit < n;
+}
+
 struct bl_segment {
     struct bl_cpu_device *dev;
     const struct bl_params *block;
@@ -73,7 +88,8 @@ struct bl_segment {
     struct bl_cpu_limits limits;
     struct bl_cpu_step *step;
     uint32_t n_steps, cap_steps;
-    struct bl_arena arena; /* arguments */
+    struct bl_arena arena; /* arguments, counters */
+    struct bl_cpu_counter *counters;
 };
 enum bl_status bl_cpu_segment_build(struct bl_device *, const struct bl_graph *, const struct bl_bound *, uint32_t n,
                                     const struct bl_mem *scratch, const struct bl_mem *params,
@@ -94,7 +110,8 @@ uint32_t bl_cpu_profile_get(const struct bl_device *, uint32_t i, struct bl_op_t
 enum bl_cpu_share {
     BL_CPU_SPREAD, /* anyhow: a barrier on both sides of whatever bytes it touches */
     BL_CPU_TOKENS, /* rows are the step's tokens */
-    BL_CPU_OUTPUTS /* rows are the tokens whose logits are wanted */
+    BL_CPU_OUTPUTS, /* rows are the tokens whose logits are wanted */
+    BL_CPU_OWN     /* of an access: row i is for thread i alone */
 };
 struct bl_cpu_range {
     uint32_t first, end;
@@ -128,13 +145,15 @@ struct bl_cpu_access {
     bool write, thread0;             /* thread0: only one row, so thread 0 alone */
 };
 
-/* Activations already quantised in this segment: a cache over the scratch block. Laws Q8_0 and Q8_1 differ in what a
- * dot reads, not in what is stored; so there are two quantised forms of a vector. */
-enum bl_cpu_family { BL_CPU_FLOAT, BL_CPU_OF_32, BL_CPU_OF_256 };
+/* What earlier steps of this segment left in the scratch block: a cache. Laws Q8_0 and Q8_1 differ in what a dot reads,
+ * not in what is stored; so there are two quantised forms of a vector. */
+enum bl_cpu_family { BL_CPU_FLOAT, BL_CPU_OF_32, BL_CPU_OF_256, BL_CPU_WORK };
 struct bl_cpu_slot {
-    uint64_t src, src_bytes, at, bytes;
+    uint64_t src, src_bytes, at, bytes; /* bytes 0: free */
     uint32_t k;
-    uint8_t family; /* enum bl_cpu_family */
+    uint8_t family;         /* enum bl_cpu_family; BL_CPU_WORK: every thread's own room, k bytes each */
+    uint8_t tokens;         /* of a tile, 0: a vector after the other */
+    bl_arrange_fn *arrange; /* of tiles */
 };
 enum { BL_CPU_SLOTS = 8 };
 
@@ -161,8 +180,11 @@ struct bl_cpu_builder {
 
 /* A step of the node in hand; returns its zeroed arguments, NULL after any failure. Its accesses are declared next. */
 void *bl_cpu_step(struct bl_cpu_builder *, bl_cpu_step_fn *, size_t arg_bytes, enum bl_cpu_share);
+struct bl_cpu_counter *bl_cpu_counter_of(struct bl_cpu_builder *); /* a new one; NULL after any failure */
 /* Declares access of the step in hand; row_bytes 0: anywhere in the range. */
 void bl_cpu_touch(struct bl_cpu_builder *, uint64_t addr, uint64_t bytes, uint64_t row_bytes, bool write);
+/* Declares that every thread writes and reads its own part alone, each_bytes of it, which hold nothing before and after. */
+void bl_cpu_touch_own(struct bl_cpu_builder *, uint64_t addr, uint64_t each_bytes);
 /* Address of a source or destination of the node in hand, declared as read or written. Weights need no declaration. */
 const void *bl_cpu_reads(struct bl_cpu_builder *, unsigned src);
 void *bl_cpu_writes(struct bl_cpu_builder *, unsigned dst);
@@ -174,7 +196,8 @@ static inline const void *bl_cpu_attr(const struct bl_cpu_builder *b)
 {
     return bl_node_attr(b->graph, b->node);
 }
-/* Room for `bytes` in one piece, then pieces of it: 64-byte aligned, wrapping over what earlier nodes had there. */
+/* Room for `bytes` in one piece, then pieces of it: 64-byte aligned. Where the block ends it begins anew, and nothing that
+ * earlier nodes left is found any more. */
 void bl_cpu_reserve(struct bl_cpu_builder *, uint64_t bytes);
 uint64_t bl_cpu_take(struct bl_cpu_builder *, uint64_t bytes);
 void bl_cpu_fail(struct bl_cpu_builder *, enum bl_status);
@@ -182,20 +205,6 @@ void bl_cpu_fail(struct bl_cpu_builder *, enum bl_status);
 static inline uint64_t bl_cpu_round(uint64_t bytes) /* what bl_cpu_take really takes */
 {
     return bl_align_up(bytes, 64);
-}
-
-/* x for a dot of this law: source `src` itself for float, otherwise quantised, by a step of its own unless an earlier
- * node of the segment had the same done. row_bytes: from token to token. */
-struct bl_cpu_operand {
-    uint64_t addr, row_bytes;
-};
-struct bl_cpu_operand bl_cpu_operand(struct bl_cpu_builder *, unsigned src, uint8_t act);
-/* Declares that the step in hand reads it. */
-void bl_cpu_reads_operand(struct bl_cpu_builder *, struct bl_cpu_operand, uint32_t n_rows);
-uint64_t bl_cpu_operand_bytes(const struct bl_caps *, const struct bl_value *x, enum bl_dtype weight);
-static inline uint64_t bl_cpu_act_bytes(uint64_t k)
-{
-    return bl_act_blocks(k) * sizeof(struct bl_act_block);
 }
 
 /* Rows of one kernel call: `rows` * 2^n of them, near 16 KiB of weights, the distance that prefetching runs ahead. */

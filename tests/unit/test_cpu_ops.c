@@ -194,12 +194,13 @@ static void matmul(void **state)
             }
 }
 
-/* Rows long enough for several chunks and token tiles. */
+/* Rows long enough for several chunks, panels and blocks of tokens. */
 static void matmul_in_chunks(void **state)
 {
     (void)state;
     const struct matmul_case c = {BL_Q4_0, 4096, 203, 70, false, false};
     rig_case(make_matmul, check_matmul, &c, false, UINT32_MAX);
+    rig_case(make_matmul, check_matmul, &c, false, 0);
 }
 
 /* ---- ROPE ---- */

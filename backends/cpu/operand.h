@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT */
+/* operand.h — activations in the form that matrix kernels want; private to backends/cpu.
+ *
+ * Purpose   a dot wants a vector quantised, a panel wants tiles of several. Both are made by steps of their own, once for
+ *           all matrices over the same x, and stay in the scratch block until something else needs the place.
+ * Ownership the segment's scratch block.
+ * Units     bytes; tokens.
+ * Errors    through the builder.
+ * Threads   building: one. bl_panel_rows: pure but for the buffers given.
+ */
+#ifndef BL_CPU_OPERAND_H
+#define BL_CPU_OPERAND_H
+
+#include "segment.h"
+
+/* ---- vectors ---- */
+
+/* x for a dot of this law: source `src` itself for float, otherwise quantised, by a step of its own unless an earlier
+ * node of the segment had the same done. row_bytes: from token to token. */
+struct bl_cpu_operand {
+    uint64_t addr, row_bytes;
+};
+struct bl_cpu_operand bl_cpu_operand(struct bl_cpu_builder *, unsigned src, uint8_t act);
+/* Declares that the step in hand reads it. */
+void bl_cpu_reads_operand(struct bl_cpu_builder *, struct bl_cpu_operand, uint32_t n_rows);
+uint64_t bl_cpu_operand_bytes(const struct bl_caps *, const struct bl_value *x, enum bl_dtype weight);
+static inline uint64_t bl_cpu_act_bytes(uint64_t k)
+{
+    return bl_act_blocks(k) * sizeof(struct bl_act_block);
+}
+bl_quant_fn *bl_cpu_quantizer(const struct bl_cpu_kernels *, uint8_t act); /* NULL: the law is float */
+
+/* Rows of one kernel call: `rows` * 2^n of them, near 16 KiB of weights, the distance that prefetching runs ahead. */
+uint32_t bl_cpu_chunk_rows(uint64_t row_bytes, uint32_t rows);
+
+/* ---- tiles ---- */
+
+/* The panels that a device of such caps has for the type; .pack NULL: none. */
+struct bl_panel_kernel bl_cpu_panel_of(const struct bl_caps *, enum bl_dtype);
+
+/* Source `src` of the node in hand in tiles of the kernel, beside the vectors themselves. */
+struct bl_cpu_tiles {
+    uint64_t addr, token_bytes;
+};
+static inline uint64_t bl_cpu_token_bytes(const struct bl_panel_kernel *p, uint64_t k)
+{
+    return bl_act_blocks(k) * p->part_bytes;
+}
+/* Vectors, tiles of them and room for every thread: whatever of it is there already is taken from there. */
+struct bl_cpu_many {
+    struct bl_cpu_operand vectors;
+    struct bl_cpu_tiles tiles;
+    uint64_t own; /* struct bl_cpu_room for each thread */
+};
+struct bl_cpu_many bl_cpu_many(struct bl_cpu_builder *, unsigned src, uint8_t act, const struct bl_panel_kernel *);
+/* Declares that the step in hand uses it. */
+void bl_cpu_uses_many(struct bl_cpu_builder *, const struct bl_cpu_many *, uint32_t n_rows);
+uint64_t bl_cpu_many_bytes(const struct bl_caps *, const struct bl_value *x, enum bl_dtype weight,
+                           const struct bl_panel_kernel *);
+/* Room for every thread alone; declared by bl_cpu_touch_own. */
+uint64_t bl_cpu_own(struct bl_cpu_builder *);
+uint64_t bl_cpu_own_bytes(const struct bl_caps *);
+
+/* ---- matrices in panels ---- */
+
+enum {
+    BL_CPU_BLOCK = 256, /* tokens that a panel meets before the next is packed: they stay in the second-level cache */
+    BL_CPU_ROOM = BL_CPU_BLOCK + 2 * BL_TILE_TOKENS /* a block ends with a tile */
+};
+/* What a thread needs: a panel, and the sums of two matrices for a block of tokens. */
+struct bl_cpu_room {
+    uint8_t panel[BL_PANEL_BYTES];
+    float sum[2][BL_CPU_ROOM][BL_PANEL_ROWS];
+} BL_ALIGNED(64);
+
+/* A matrix, and n_tok tokens in n_tiles tiles. */
+struct bl_panel_weight {
+    const struct bl_panel_kernel *kernel;
+    size_t row_bytes, step_bytes; /* of a whole row, of BL_PANEL_COLS columns */
+    uint32_t k, rows;
+};
+struct bl_panel_weight bl_panel_weight_of(const struct bl_panel_kernel *, const struct bl_value *w);
+struct bl_panel_tokens {
+    const uint8_t *tiles;
+    uint32_t n_tok, n_tiles;
+};
+/* sum[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL for
+ * none, come into the second-level cache. Returns the number of tokens. */
+uint32_t bl_panel_rows(const struct bl_panel_weight *, float (*sum)[BL_PANEL_ROWS], void *panel, const uint8_t *w,
+                       uint32_t row, const struct bl_panel_tokens *, uint32_t from, uint32_t to, const uint8_t *next);
+/* Into how many blocks tokens are cut that meet n_panels panels on so many threads. */
+uint32_t bl_panel_blocks(const struct bl_panel_tokens *, uint64_t token_bytes, uint32_t n_panels, uint32_t n_threads);
+
+#endif
