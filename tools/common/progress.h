@@ -26,9 +26,9 @@ enum bl_progress_mode {
 struct bl_progress_view {
     const struct bl_report *report;
     enum bl_progress_mode mode;
-    bool colour, shown, writing;
+    bool colour, shown;
     bool bar;                /* one stands on the screen */
-    bool writing;                    /* set after begin: a file is written, not loaded */
+    bool writing;            /* set after begin: a file is written, not loaded */
     uint64_t shown_ns;       /* elapsed time at the last line or bar */
     struct bl_progress seen; /* the last report */
 };
