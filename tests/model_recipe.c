@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "model_recipe.h"
 
+#include <math.h>
 #include <unistd.h>
 
 const char *const rc_families[] = {"llama",    "llama-moe",    "qwen2",      "qwen3",
@@ -413,9 +414,39 @@ static void put_key(struct bl_gguf_writer *w, const struct rc_key *k)
     }
 }
 
-void rc_save(const struct rc *r)
+static void put_zeros(struct bl_gguf_writer *w, const struct rc_tensor *t)
 {
     static const unsigned char zeros[4096];
+    uint64_t n = bl_dtype_row_bytes(t->type, t->ne[0]) * t->ne[1] * t->ne[2];
+    for (uint64_t part; n; n -= part) {
+        part = n < sizeof zeros ? n : sizeof zeros;
+        RC_GOOD(bl_gguf_write_data(w, zeros, part));
+    }
+}
+
+static double chance(uint64_t *state) /* -1 to 1 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (double)(z >> 11) / (double)((uint64_t)1 << 52) - 1;
+}
+
+static void put_random(struct bl_gguf_writer *w, const struct rc_tensor *t, uint64_t *state)
+{
+    const bool norm = strstr(t->name, "norm") != NULL, embd = strstr(t->name, "token_embd") != NULL;
+    const double mean = norm ? 1 : 0, amp = norm ? 0.1 : embd ? 1 : sqrt(3 / (double)t->ne[0]);
+    const uint64_t n = t->ne[0] * t->ne[1] * t->ne[2];
+    float *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (float)(mean + amp * chance(state));
+    RC_GOOD(bl_gguf_write_data(w, x, n * sizeof *x));
+    free(x);
+}
+
+static void save(const struct rc *r, uint64_t *state)
+{
     struct bl_gguf_writer *w = NULL;
     unlink(rc_path);
     RC_GOOD(bl_gguf_writer_create(&w, rc_path, 32));
@@ -423,15 +454,22 @@ void rc_save(const struct rc *r)
         put_key(w, &r->key[i]);
     for (unsigned i = 0; i < r->n_tensors; i++)
         RC_GOOD(bl_gguf_put_tensor(w, r->tensor[i].name, r->tensor[i].type, 3, r->tensor[i].ne));
-    for (unsigned i = 0; i < r->n_tensors; i++) {
-        const uint64_t *ne = r->tensor[i].ne;
-        uint64_t n = bl_dtype_row_bytes(r->tensor[i].type, ne[0]) * ne[1] * ne[2];
-        for (uint64_t part; n; n -= part) {
-            part = n < sizeof zeros ? n : sizeof zeros;
-            RC_GOOD(bl_gguf_write_data(w, zeros, part));
-        }
-    }
+    for (unsigned i = 0; i < r->n_tensors; i++)
+        if (state && r->tensor[i].type == BL_F32)
+            put_random(w, &r->tensor[i], state);
+        else
+            put_zeros(w, &r->tensor[i]);
     RC_GOOD(bl_gguf_writer_finish(w));
+}
+
+void rc_save(const struct rc *r)
+{
+    save(r, NULL);
+}
+
+void rc_save_random(const struct rc *r, uint64_t seed)
+{
+    save(r, &seed);
 }
 
 void rc_close(struct rc_model *o)

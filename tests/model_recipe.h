@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* model_recipe.h — tiny models of every family, written from a recipe that a test may spoil first.
  *
- * Purpose   a valid file in one call, any key or tensor of it changed in another; all weights are zero.
+ * Purpose   a valid file in one call, any key or tensor of it changed in another; all weights are zero, or
+ *           random.
  * Ownership recipes are plain data. Files are written to one folder, which the group's teardown removes.
  * Units     elements.
  * Errors    fails the running test.
@@ -66,6 +67,9 @@ extern char rc_path[RC_PATH_BYTES];
 int rc_enter_folder(void **state);
 int rc_leave_folder(void **state);
 void rc_save(const struct rc *);
+/* The same with F32 weights by chance: norms near 1, matrices that keep the size of what goes through them. Tensors of
+ * another type stay zero. */
+void rc_save_random(const struct rc *, uint64_t seed);
 
 struct rc_model {
     struct bl_gguf *g;
