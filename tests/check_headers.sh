@@ -17,6 +17,9 @@ for h in $(find core placement backends shaders tools tests -name '*.h' | sort);
     done
     case $h in
     */avx512*) flags="$flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mgfni -mfma -mf16c" ;;
+    */arm/*)
+        case $("$cc" -dumpmachine) in aarch64*) flags="$flags -march=armv8.2-a+dotprod" ;; *) continue ;; esac
+        ;;
     */x86/*) flags="$flags -mavx2 -mfma -mf16c" ;;
     tests/*) flags="$flags $(pkg-config --cflags cmocka)" ;;
     esac

@@ -83,6 +83,7 @@ struct bl_cpu_kernels {
 enum bl_cpu_flags {
     BL_CPU_AVX2 = 1 << 0,   /* AVX2, FMA, F16C */
     BL_CPU_AVX512 = 1 << 1, /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
+    BL_CPU_NEON = 1 << 2,   /* 64-bit Arm with dot products: Armv8.2 and later */
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
 void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
@@ -91,5 +92,6 @@ void bl_cpu_exact(struct bl_cpu_kernels *);                     /* the float ref
 void bl_cpu_scalar(struct bl_cpu_kernels *);                    /* fills every entry: the specification */
 void bl_cpu_avx2(struct bl_cpu_kernels *);                      /* each ISA file exports exactly one symbol */
 void bl_cpu_avx512(struct bl_cpu_kernels *);
+void bl_cpu_neon(struct bl_cpu_kernels *);
 
 #endif

@@ -57,6 +57,13 @@ unsigned bl_cpu_flags(void)
         flags |= BL_CPU_AVX512;
     return flags;
 }
+#elif defined(BL_ARM) && !defined(BL_MSAN)
+#include <sys/auxv.h>
+
+unsigned bl_cpu_flags(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? BL_CPU_NEON : 0;
+}
 #else
 unsigned bl_cpu_flags(void)
 {
@@ -74,6 +81,10 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
     if (flags & BL_CPU_AVX512)
         bl_cpu_avx512(kernels);
 #endif
+#ifdef BL_ARM
+    if (flags & BL_CPU_NEON)
+        bl_cpu_neon(kernels);
+#endif
 }
 
 struct printer {
@@ -88,14 +99,30 @@ static void print(const struct printer *p, const char *prefix, const char *entry
     p->line(p->arg, text);
 }
 
+/* The names of the flags, or "none". */
+static void name_flags(char text[64], unsigned flags)
+{
+    static const struct {
+        unsigned flag;
+        const char *name;
+    } names[] = {{BL_CPU_AVX2, "avx2"}, {BL_CPU_AVX512, "avx512"}, {BL_CPU_NEON, "neon"}};
+    size_t n = 0;
+    for (size_t i = 0; i < BL_COUNT(names); i++)
+        if (flags & names[i].flag)
+            n += (size_t)snprintf(text + n, 64 - n, "%s%s", n ? " " : "", names[i].name);
+    if (!n)
+        snprintf(text, 64, "none");
+}
+
 enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *arg, unsigned mask)
 {
-    static const char *const sets[] = {"none", "avx2", "avx512", "avx2 avx512"};
     const struct printer p = {line, arg};
     const unsigned flags = bl_cpu_flags() & (mask ? mask : ~0u);
     struct bl_cpu_kernels k;
+    char names[64];
     bl_cpu_select(&k, flags);
-    print(&p, "", "flags", sets[flags & (BL_CPU_AVX2 | BL_CPU_AVX512)]);
+    name_flags(names, flags);
+    print(&p, "", "flags", names);
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         if (k.matmul[t].dot)
             print(&p, "", bl_dtypes[t].name, k.matmul[t].dot_name);
