@@ -55,8 +55,9 @@ static void add_real(struct fields *l, const char *name, double v, bool known)
 static void commit(char *text, size_t cap)
 {
     const char *open = strchr(bl_version(), '(');
+    const size_t n = open ? strcspn(open + 1, ")") : 0;
 
-    snprintf(text, cap, "%.*s", open ? (int)strcspn(open + 1, ")") : 7, open ? open + 1 : "unknown");
+    snprintf(text, cap, "%.*s", n ? (int)n : 7, n ? open + 1 : "unknown");
 }
 
 static void cpu_name(char *text, size_t cap)
@@ -290,8 +291,8 @@ static void print_json_row(FILE *out, const struct fields *l, const struct bl_be
     for (size_t i = 0; i < l->n; i++) {
         fprintf(out, "%s\"%s\": ", one_line ? "" : "    ", l->f[i].name);
         print_json_value(out, &l->f[i], r);
-        fputs(i + 1 < l->n ? ", " : "", out);
-        fputs(one_line ? "" : "\n", out);
+        fputs(i + 1 < l->n ? "," : "", out);
+        fputs(!one_line ? "\n" : i + 1 < l->n ? " " : "", out);
     }
     fputs(one_line ? "}\n" : "  }", out);
 }
