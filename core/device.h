@@ -66,7 +66,7 @@ struct bl_device_ops {
 /* Limits and layout choices: plain data, stored in machine files, so that a plan needs no device. */
 struct bl_caps {
     uint32_t granule_bytes;  /* allocations are rounded up to this */
-    uint32_t threads;        /* cpu: workers; sizes per-thread scratch */
+    uint32_t threads;        /* cpu: workers, the most of any step; sizes per-thread scratch */
     uint32_t exact;          /* cpu: float weights and activations */
     uint32_t cpu_flags;      /* cpu: instruction sets of its kernels, whose forms of activations differ in size */
     uint32_t import_host;    /* weights can be used where the file is mapped */
@@ -77,9 +77,13 @@ struct bl_device {
     struct bl_caps caps;
 };
 
+enum { BL_FEW_TOKENS = 8 };  /* up to here a step waits for memory, beyond for arithmetic */
 struct bl_device_config {    /* what the plan asks of a device at open */
-    uint32_t threads;        /* 0 = 1 */
-    const int *cpus;         /* [threads] logical processors to bind workers to, or NULL */
+    uint32_t threads;        /* of steps of few tokens (BL_FEW_TOKENS); 0 = 1 */
+    uint32_t threads_prefill;/* of the others; 0 = as threads */
+    const int *cpus;         /* [n_cpus] logical processors to keep workers to, or NULL; outlives the device */
+    uint32_t n_home, n_cpus; /* cpus: the first n_home are for threads below n_home, the rest for the others */
+    uint64_t nodes;          /* memory nodes for blocks, a bit each: one is filled alone, several by turns; 0 = any */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
 };

@@ -2,6 +2,7 @@
 #include "mem.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -51,12 +52,33 @@ static size_t whole_pages(size_t bytes)
     return (size_t)bl_align_up(bytes ? bytes : 1, page);
 }
 
+static void *map_pages(size_t n)
+{
+    return mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* At a multiple of the huge page's size, for only whole ones can be huge; what lies before and
+ * behind is given back. MAP_FAILED when the address space does not allow the detour. */
+static void *map_aligned(size_t n)
+{
+    char *p = map_pages(n + HUGE_PAGE_BYTES);
+    if (p == MAP_FAILED)
+        return p;
+    const size_t before = (size_t)(-(uintptr_t)p % HUGE_PAGE_BYTES);
+    if (before)
+        munmap(p, before);
+    munmap(p + before + n, HUGE_PAGE_BYTES - before);
+    return p + before;
+}
+
 enum bl_status bl_pages_alloc(size_t bytes, void **out)
 {
     size_t n = whole_pages(bytes);
     if (!n)
         return bl_fail(BL_ENOMEM, "out of memory: %zu bytes is more than an address space", bytes);
-    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = n >= HUGE_PAGE_BYTES ? map_aligned(n) : MAP_FAILED;
+    if (p == MAP_FAILED)
+        p = map_pages(n);
     if (p == MAP_FAILED)
         return bl_fail(BL_ENOMEM, "out of memory: %zu bytes of pages: %s", n, strerror(errno));
     if (n >= HUGE_PAGE_BYTES)
@@ -69,6 +91,22 @@ void bl_pages_free(void *p, size_t bytes)
 {
     if (p)
         munmap(p, whole_pages(bytes));
+}
+
+const char *bl_pages_huge(void)
+{
+    static const char *const mode[] = {"[always]", "[madvise]", "[never]"};
+    static const char *const text[] = {"always", "madvise", "never"};
+    char line[64] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (!f)
+        return "unknown";
+    const bool read = fgets(line, sizeof line, f) != NULL;
+    fclose(f);
+    for (size_t i = 0; read && i < sizeof mode / sizeof mode[0]; i++)
+        if (strstr(line, mode[i]))
+            return text[i];
+    return "unknown";
 }
 
 /* ---- arena

@@ -25,9 +25,11 @@ size_t bl_page_bytes(void);
 /* calloc(n, size) with the wrap check made by us, and malloc'ed copies. */
 void *bl_calloc(size_t n, size_t size);
 
-/* Zeroed anonymous pages; bytes is rounded up to whole pages. Asks for huge pages where 2 MiB or more. */
+/* Zeroed anonymous pages; bytes is rounded up to whole pages. Blocks of 2 MiB or more begin at such a multiple and ask for
+ * huge pages. */
 enum bl_status bl_pages_alloc(size_t bytes, void **out);
 void bl_pages_free(void *p, size_t bytes); /* NULL is fine */
+const char *bl_pages_huge(void); /* what the system does with the wish: "always", "madvise" (granted), "never", "unknown" */
 
 /* Bump arena: chunks of at least 64 KiB, 16-byte aligned pieces, gaps poisoned under ASan. Zeroed = empty. */
 struct bl_arena {

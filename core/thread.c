@@ -112,51 +112,74 @@ bool bl_counter_wait(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, 
 
 /* ---- pool ---- */
 
+/* Threads that are woken together. */
+enum { FEW, REST, N_GROUPS };
+
 struct worker {
     struct bl_pool *pool;
     pthread_t thread;
     uint32_t index; /* 1 ... n - 1 */
-    int cpu;        /* -1: anywhere */
+    uint32_t group;
 };
 
 /* What different threads write lies on different cache lines. */
 struct bl_pool {
-    struct bl_counter job BL_ALIGNED(64); /* number of the job to run */
-    bl_pool_fn *fn;                       /* of that job; NULL = leave */
+    struct {
+        struct bl_counter job BL_ALIGNED(64); /* number of the group's job to run */
+    } group[N_GROUPS];
+    bl_pool_fn *fn; /* of that job; NULL = leave */
     void *arg;
-    uint32_t n_job; /* threads that take part */
+    uint32_t n_job;    /* threads that take part */
+    uint32_t n_posted; /* jobs of either group so far */
     struct bl_counter done BL_ALIGNED(64);
     _Atomic uint32_t busy;                /* workers still in the job */
     struct bl_counter met BL_ALIGNED(64); /* meetings of the barrier */
     _Atomic uint32_t arrived BL_ALIGNED(64);
     _Atomic uint64_t barriers BL_ALIGNED(64);
     struct worker *worker; /* [n - 1] */
-    uint32_t n, n_started;
+    uint32_t n, n_few;
+    uint32_t n_started[N_GROUPS];
 };
 
-void bl_thread_bind(int cpu)
+static bool cpu_set(cpu_set_t *set, const int *cpu, uint32_t n)
+{
+    CPU_ZERO(set);
+    for (uint32_t i = 0; i < n; i++)
+        if (cpu[i] >= 0 && cpu[i] < CPU_SETSIZE)
+            CPU_SET((size_t)cpu[i], set);
+    return CPU_COUNT(set) > 0;
+}
+
+void bl_thread_bind(const int *cpu, uint32_t n)
 {
     cpu_set_t set;
-    if (cpu < 0 || cpu >= CPU_SETSIZE)
-        return;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    (void)sched_setaffinity(0, sizeof set, &set);
+    if (cpu_set(&set, cpu, n))
+        (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+static void bind_worker(const struct worker *w, const struct bl_pool_split *split)
+{
+    const bool home = w->index < split->n_home;
+    cpu_set_t set;
+    if (split->cpu && cpu_set(&set, home ? split->cpu : split->cpu + split->n_home,
+                              home ? split->n_home : split->n_cpus - split->n_home))
+        (void)pthread_setaffinity_np(w->thread, sizeof set, &set);
 }
 
 static void *worker_main(void *arg)
 {
     const struct worker *w = arg;
     struct bl_pool *p = w->pool;
-    bl_thread_bind(w->cpu);
     for (uint32_t job = 1;; job++) {
-        bl_counter_wait(&p->job, job, SPIN_NS, UINT64_MAX);
+        bl_counter_wait(&p->group[w->group].job, job, SPIN_NS, UINT64_MAX);
         bl_pool_fn *const fn = p->fn;
+        const uint32_t number = p->n_posted;
         if (fn && w->index < p->n_job)
             fn(p->arg, w->index, p->n_job);
-        /* Threads that sit a job out answer too: only then may its description be overwritten. */
+        /* Threads of a group that sit a job out answer too: only then may its description be
+         * overwritten. */
         if (atomic_fetch_sub(&p->busy, 1) == 1)
-            bl_counter_set(&p->done, job);
+            bl_counter_set(&p->done, number);
         if (!fn)
             return NULL;
     }
@@ -164,11 +187,17 @@ static void *worker_main(void *arg)
 
 static void post_job(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
 {
+    const uint32_t n_groups = n > p->n_few ? N_GROUPS : REST;
+    uint32_t busy = 0;
+    for (uint32_t g = 0; g < n_groups; g++)
+        busy += p->n_started[g];
     p->fn = fn;
     p->arg = arg;
     p->n_job = n;
-    atomic_store_explicit(&p->busy, p->n_started, memory_order_relaxed);
-    bl_counter_set(&p->job, bl_counter_get(&p->job) + 1);
+    p->n_posted++;
+    atomic_store_explicit(&p->busy, busy, memory_order_relaxed);
+    for (uint32_t g = 0; g < n_groups; g++)
+        bl_counter_set(&p->group[g].job, bl_counter_get(&p->group[g].job) + 1);
 }
 
 void bl_pool_run(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
@@ -181,7 +210,7 @@ void bl_pool_run(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
     }
     post_job(p, n, fn, arg);
     fn(arg, 0, n);
-    bl_counter_wait(&p->done, bl_counter_get(&p->job), SPIN_NS, UINT64_MAX);
+    bl_counter_wait(&p->done, p->n_posted, SPIN_NS, UINT64_MAX);
 }
 
 void bl_pool_barrier(struct bl_pool *p)
@@ -211,31 +240,41 @@ uint32_t bl_pool_threads(const struct bl_pool *p)
     return p->n;
 }
 
-enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu)
+static enum bl_status start_worker(struct bl_pool *p, uint32_t i, const struct bl_pool_split *split)
 {
+    struct worker *w = &p->worker[i - 1];
+    *w = (struct worker){.pool = p, .index = i, .group = i < p->n_few ? FEW : REST};
+    const int err = pthread_create(&w->thread, NULL, worker_main, w);
+    if (err)
+        return bl_fail(BL_ENOMEM, "thread %u of %u cannot be started (%s); use fewer with -t",
+                       i + 1, p->n,
+                       err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
+    bind_worker(w, split);
+    p->n_started[w->group]++;
+    return BL_OK;
+}
+
+enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const struct bl_pool_split *split)
+{
+    static const struct bl_pool_split none;
     assert(n >= 1);
+    split = split ? split : &none;
+    assert(split->n_home <= split->n_cpus);
     struct bl_pool *p = aligned_alloc(64, sizeof *p);
     if (!p)
         return bl_fail(BL_ENOMEM, "thread pool: out of memory");
     memset(p, 0, sizeof *p);
     p->n = n;
+    p->n_few = split->n_few && split->n_few < n ? split->n_few : n;
     p->n_job = 1;
     p->worker = calloc(n, sizeof *p->worker);
-    if (!p->worker) {
+    enum bl_status st =
+        p->worker ? BL_OK : bl_fail(BL_ENOMEM, "thread pool: out of memory for %u threads", n);
+    for (uint32_t i = 1; i < n && !st; i++)
+        st = start_worker(p, i, split);
+    if (st) {
         bl_pool_destroy(p);
-        return bl_fail(BL_ENOMEM, "thread pool: out of memory for %u threads", n);
-    }
-    for (uint32_t i = 1; i < n; i++) {
-        struct worker *w = &p->worker[i - 1];
-        *w = (struct worker){.pool = p, .index = i, .cpu = cpu ? cpu[i] : -1};
-        const int err = pthread_create(&w->thread, NULL, worker_main, w);
-        if (err) {
-            bl_pool_destroy(p);
-            return bl_fail(
-                BL_ENOMEM, "thread %u of %u cannot be started (%s); use fewer with -t", i + 1, n,
-                err == EAGAIN ? "the system's limit on threads or memory" : strerror(err));
-        }
-        p->n_started++;
+        return st;
     }
     *out = p;
     return BL_OK;
@@ -245,9 +284,10 @@ void bl_pool_destroy(struct bl_pool *p)
 {
     if (!p)
         return;
-    if (p->n_started)
-        post_job(p, p->n_started + 1, NULL, NULL);
-    for (uint32_t i = 0; i < p->n_started; i++)
+    const uint32_t n_started = p->n_started[FEW] + p->n_started[REST];
+    if (n_started)
+        post_job(p, p->n + 1, NULL, NULL);
+    for (uint32_t i = 0; i < n_started; i++)
         pthread_join(p->worker[i].thread, NULL);
     free(p->worker);
     free(p);

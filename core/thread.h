@@ -25,14 +25,21 @@ void bl_counter_set(struct bl_counter *, uint32_t value); /* must not go back; w
 /* True once value >= at_least (wrap-safe comparison). Spins for spin_ns, then sleeps. timeout UINT64_MAX = forever. */
 bool bl_counter_wait(struct bl_counter *, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Binds the calling thread to a logical CPU; a hint, ignored where it cannot be. cpu < 0: nothing. */
-void bl_thread_bind(int cpu);
+/* Keeps the calling thread to these logical CPUs; a hint, ignored where it cannot be. None that is valid: nothing. */
+void bl_thread_bind(const int *cpu, uint32_t n);
 
 typedef void bl_pool_fn(void *arg, uint32_t ith, uint32_t nth);
 struct bl_pool;
-/* n >= 1 threads in a job, the caller of bl_pool_run included, so n - 1 are started. cpu: logical CPU of thread i
- * to bind it to, or NULL to leave them to the system; the caller's own thread is never bound. */
-enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const int *cpu);
+/* How the threads of a pool are told apart; zeroed: they are not. */
+struct bl_pool_split {
+    uint32_t n_few;    /* jobs of at most so many threads leave the others asleep; 0: all are woken for every job */
+    const int *cpu;    /* [n_cpus] logical CPUs, NULL: threads are left to the system */
+    uint32_t n_home;   /* threads below n_home run on any of the first n_home CPUs, the others on the rest */
+    uint32_t n_cpus;
+};
+/* n >= 1 threads in a job, the caller of bl_pool_run included, so n - 1 are started. The caller's own thread is never
+ * bound. split NULL: as zeroed. */
+enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const struct bl_pool_split *split);
 void bl_pool_destroy(struct bl_pool *);
 uint32_t bl_pool_threads(const struct bl_pool *);
 /* fn(arg, i, n) on n <= bl_pool_threads threads, the caller being i = 0; returns when all have returned. */

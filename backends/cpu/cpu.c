@@ -2,6 +2,7 @@
 /* Memory, streams and the table of the CPU device. */
 #include "cpu.h"
 
+#include "numa.h"
 #include "segment.h"
 
 #include <stdio.h>
@@ -65,6 +66,8 @@ static enum bl_status mem_alloc(struct bl_device *dev, size_t bytes, bool host_v
     (void)host_visible; /* always is */
     void *p;
     BL_TRY(bl_pages_alloc(bytes, &p));
+    if (cpu_of(dev)->nodes) /* a wish: what came of it is measured once the weights are there */
+        (void)bl_numa_place(p, bytes, cpu_of(dev)->nodes);
     *out = (struct bl_mem){.dev = dev, .addr = (uintptr_t)p, .host = p, .bytes = bytes};
     out->granted_bytes = (size_t)bl_align_up(bytes ? bytes : 1, bl_page_bytes());
     return BL_OK;
@@ -120,7 +123,7 @@ static enum bl_status execute(const struct command *c)
 static void *executor_main(void *arg)
 {
     struct bl_stream *s = arg;
-    bl_thread_bind(cpu_of(s->dev)->cpu0);
+    bl_thread_bind(cpu_of(s->dev)->cpus, cpu_of(s->dev)->n_home);
     for (uint32_t n = 0;; n++) {
         bl_counter_wait(&s->posted, n + 1, WORK_SPIN_NS, UINT64_MAX);
         const struct command *c = &s->ring[n % QUEUE];
@@ -292,11 +295,12 @@ static enum bl_status cpu_caps(uint32_t index, const struct bl_device_config *c,
 {
     if (index >= 1)
         return bl_fail(BL_EUNAVAILABLE, "there is no cpu%u, only cpu0", index);
-    if (c->threads > MAX_THREADS)
-        return bl_fail(BL_EINVAL, "cpu%u: %u threads asked for, at most %d work", index, c->threads,
+    const uint32_t threads = c->threads > c->threads_prefill ? c->threads : c->threads_prefill;
+    if (threads > MAX_THREADS)
+        return bl_fail(BL_EINVAL, "cpu%u: %u threads asked for, at most %d work", index, threads,
                        MAX_THREADS);
     *out = (struct bl_caps){.granule_bytes = (uint32_t)bl_page_bytes(),
-                            .threads = c->threads ? c->threads : 1,
+                            .threads = threads ? threads : 1,
                             .exact = c->exact,
                             .cpu_flags = bl_cpu_flags() & c->cpu_mask,
                             .import_host = 1};
@@ -314,13 +318,18 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     d->base.ops = &device_ops;
     d->base.caps = caps;
     snprintf(d->base.name, sizeof d->base.name, "cpu%u", index);
-    d->cpu0 = c->cpus ? c->cpus[0] : -1;
+    d->cpus = c->cpus;
+    d->n_home = c->cpus ? c->n_home : 0;
+    d->nodes = c->nodes;
+    d->threads = c->threads ? c->threads : 1;
+    d->threads_prefill = c->threads_prefill ? c->threads_prefill : d->threads;
     if (c->exact)
         bl_cpu_exact(&d->kernels);
     else
         bl_cpu_select(&d->kernels, bl_cpu_flags() & c->cpu_mask);
     pthread_mutex_init(&d->turn, NULL);
-    const enum bl_status st = bl_pool_create(&d->pool, caps.threads, c->cpus);
+    const struct bl_pool_split split = {d->threads, c->cpus, d->n_home, c->cpus ? c->n_cpus : 0};
+    const enum bl_status st = bl_pool_create(&d->pool, caps.threads, &split);
     if (st) {
         device_close(&d->base);
         return st;

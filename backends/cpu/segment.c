@@ -467,10 +467,10 @@ static void walk_timed(void *arg, uint32_t ith, uint32_t nth)
     w->ended_ns = then;
 }
 
-static void run_timed(struct bl_segment *s)
+static void run_timed(struct bl_segment *s, uint32_t n_threads)
 {
     struct timed_walk w = {.segment = s};
-    bl_pool_run(s->dev->pool, bl_pool_threads(s->dev->pool), walk_timed, &w);
+    bl_pool_run(s->dev->pool, n_threads, walk_timed, &w);
     if (w.last)
         w.last->wait_ns += bl_now_ns() - w.ended_ns;
 }
@@ -481,10 +481,13 @@ enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
     pthread_mutex_lock(&s->dev->turn);
     for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
-    if (s->dev->profile.on)
-        run_timed(s);
+    const struct bl_cpu_device *d = s->dev;
+    const uint32_t n_threads =
+        s->block->n_tok <= BL_FEW_TOKENS ? d->threads : d->threads_prefill;
+    if (d->profile.on)
+        run_timed(s, n_threads);
     else
-        bl_pool_run(s->dev->pool, bl_pool_threads(s->dev->pool), walk, s);
+        bl_pool_run(d->pool, n_threads, walk, s);
     pthread_mutex_unlock(&s->dev->turn);
     return BL_OK;
 }

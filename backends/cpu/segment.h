@@ -38,7 +38,10 @@ struct bl_cpu_device {
     struct bl_cpu_kernels kernels;
     struct bl_pool *pool;
     pthread_mutex_t turn;  /* one stream at a time runs on the pool */
-    int cpu0;              /* where executor threads are bound, -1: anywhere */
+    uint32_t threads, threads_prefill; /* of steps of up to BL_FEW_TOKENS tokens, of others */
+    const int *cpus;       /* [n_home] what executor threads are kept to; n_home 0: anywhere */
+    uint32_t n_home;
+    uint64_t nodes;        /* memory nodes of its blocks, 0: any */
     struct bl_cpu_profile profile; /* under turn, as the steps that it counts */
 };
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 static uint64_t cpu_ns(void)
@@ -103,7 +104,7 @@ static void pool_threads_meet(void **state)
     (void)state;
     for (uint32_t n = 1; n <= MOST; n++) {
         struct bl_pool *p;
-        assert_int_equal(bl_pool_create(&p, n, NULL), BL_OK);
+        assert_int_equal(bl_pool_create(&p, n, &(struct bl_pool_split){.n_few = n / 2}), BL_OK);
         assert_int_equal(bl_pool_threads(p), n);
         for (uint32_t used = 1; used <= n; used++) {
             struct meeting m = {.pool = p, .n = used};
@@ -164,9 +165,75 @@ static void pool_takes_any_binding(void **state)
     struct bl_pool *p;
     uint32_t calls[3] = {0};
     const int cpu[3] = {0, -1, 1 << 20};
-    assert_int_equal(bl_pool_create(&p, 3, cpu), BL_OK);
-    bl_pool_run(p, 3, count_calls, calls);
-    assert_int_equal(calls[0] + calls[1] + calls[2], 3);
+    const struct bl_pool_split split[] = {{.cpu = cpu, .n_home = 1, .n_cpus = 3},
+                                          {.cpu = cpu, .n_home = 3, .n_cpus = 3},
+                                          {.cpu = cpu}};
+    for (size_t i = 0; i < sizeof split / sizeof split[0]; i++) {
+        assert_int_equal(bl_pool_create(&p, 3, &split[i]), BL_OK);
+        bl_pool_run(p, 3, count_calls, calls);
+        bl_pool_destroy(p);
+    }
+    assert_int_equal(calls[0] + calls[1] + calls[2], 9);
+}
+
+static void tell_affinity(void *arg, uint32_t ith, uint32_t nth)
+{
+    (void)nth;
+    (void)sched_getaffinity(0, sizeof(cpu_set_t), (cpu_set_t *)arg + ith);
+}
+
+/* Home threads keep to the home processors, the others to the rest, the caller to neither. */
+static void pool_binds_by_home(void **state)
+{
+    (void)state;
+    cpu_set_t own, seen[3];
+    int cpu[2];
+    uint32_t n = 0;
+    struct bl_pool *p;
+    assert_int_equal(sched_getaffinity(0, sizeof own, &own), 0);
+    for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
+        if (CPU_ISSET((size_t)i, &own))
+            cpu[n++] = i;
+    if (n < 2)
+        skip();
+    const struct bl_pool_split split = {.n_few = 2, .cpu = cpu, .n_home = 1, .n_cpus = 2};
+    assert_int_equal(bl_pool_create(&p, 3, &split), BL_OK);
+    bl_pool_run(p, 3, tell_affinity, seen);
+    bl_pool_destroy(p);
+    assert_true(CPU_EQUAL(&seen[0], &own));
+    for (uint32_t i = 1; i < 3; i++) { /* one home: thread 0's */
+        assert_int_equal(CPU_COUNT(&seen[i]), 1);
+        assert_true(CPU_ISSET((size_t)cpu[1], &seen[i]));
+    }
+}
+
+static void spend(void *arg, uint32_t ith, uint32_t nth)
+{
+    (void)nth;
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    ((uint64_t *)arg)[ith] = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Jobs for few threads cost the others nothing: their CPU time stands still meanwhile. */
+static void few_threads_leave_the_rest_asleep(void **state)
+{
+    (void)state;
+    struct bl_pool *p;
+    uint64_t before[4], after[4];
+    uint32_t calls[4] = {0};
+    assert_int_equal(bl_pool_create(&p, 4, &(struct bl_pool_split){.n_few = 2}), BL_OK);
+    bl_pool_run(p, 4, spend, before);
+    sleep_ms(5);
+    for (uint32_t i = 0; i < 20000; i++)
+        bl_pool_run(p, 2, count_calls, calls);
+    bl_pool_run(p, 4, spend, after);
+    assert_int_equal(calls[0] + calls[1], 40000);
+    for (uint32_t i = 2; i < 4; i++) {
+        print_message("thread %u: %.2f ms during 20000 jobs of others\n", i,
+                      (double)(after[i] - before[i]) * 1e-6);
+        assert_true(after[i] - before[i] < 3000000);
+    }
     bl_pool_destroy(p);
 }
 
@@ -229,6 +296,8 @@ int main(void)
         cmocka_unit_test(pool_runs_jobs_in_a_row),
         cmocka_unit_test(pool_is_idle_after_a_job),
         cmocka_unit_test(pool_takes_any_binding),
+        cmocka_unit_test(pool_binds_by_home),
+        cmocka_unit_test(few_threads_leave_the_rest_asleep),
         cmocka_unit_test(twice_the_threads_do_not_collapse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
