@@ -31,18 +31,28 @@ struct product {
 };
 typedef void product_fn(const struct product *);
 
-static uint8_t *tile_at(const struct product *p, uint32_t token, uint32_t part, uint32_t n_tok)
+/* Tiles lie side by side for 512 columns, then for the next 512: a panel meets them in that order.
+ */
+static uint8_t *tile_at(const struct product *p, uint32_t at, uint32_t token)
 {
-    const uint32_t parts = (p->k + 255) / 256;
-    return p->tile + ((size_t)parts * token + (size_t)part * n_tok) * p->kernel->part_bytes;
+    const uint32_t parts = BL_PANEL_COLS / BL_PANEL_STEP;
+    return p->tile +
+           ((size_t)at / BL_PANEL_STEP * p->n + (size_t)parts * token) * p->kernel->part_bytes;
 }
 static void arrange(const struct product *p)
 {
     const uint32_t tiles = bl_panel_tiles(p->n, p->kernel->tokens);
+    const size_t value = p->dot->act == BL_ACT_F32 ? sizeof(float) : 0;
     for (uint32_t i = 0; i < tiles; i++) {
         const uint32_t t = bl_panel_tile_first(p->n, tiles, i);
         const uint32_t n = bl_panel_tile_first(p->n, tiles, i + 1) - t;
-        p->kernel->arrange(tile_at(p, t, 0, n), n, p->k, p->x + t);
+        for (uint32_t at = 0; at < p->k; at += BL_PANEL_COLS) {
+            const size_t skip = value ? at * value : at / 256 * sizeof(struct bl_act_block);
+            const void *x[BL_TILE_TOKENS];
+            for (uint32_t j = 0; j < n; j++)
+                x[j] = (const uint8_t *)p->x[t + j] + skip;
+            p->kernel->arrange(tile_at(p, at, t), n, BL_PANEL_COLS, x);
+        }
     }
 }
 static void pack(const struct product *p)
@@ -67,7 +77,7 @@ static void multiply(const struct product *p, bool packing)
                     const uint32_t t = bl_panel_tile_first(p->n, tiles, i);
                     const uint32_t n = bl_panel_tile_first(p->n, tiles, i + 1) - t;
                     p->kernel->multiply(p->c + (size_t)BL_PANEL_ROWS * t, p->panel,
-                                        tile_at(p, t, at / 256, n), n, BL_PANEL_COLS, at > 0);
+                                        tile_at(p, at, t), n, BL_PANEL_COLS, at > 0);
                 }
             }
 }

@@ -504,4 +504,5 @@ void bl_cpu_avx512_panel(struct bl_cpu_kernels *t)
     bl_cpu_avx512_panel32(t);
     bl_cpu_avx512_panel_kquant(t);
     bl_cpu_avx512_panel_iquant(t);
+    bl_cpu_avx512_panel_lowbit(t);
 }

@@ -54,7 +54,8 @@ struct bl_panel_kernel bl_avx512_panel(enum panel_form, int offset, const char *
 
 void bl_cpu_avx512_panel32(struct bl_cpu_kernels *);     /* float types and blocks of 32 */
 void bl_cpu_avx512_panel_kquant(struct bl_cpu_kernels *); /* Q2_K to Q6_K */
-void bl_cpu_avx512_panel_iquant(struct bl_cpu_kernels *); /* codebooks, and types by way of their scalar unpackers */
+void bl_cpu_avx512_panel_iquant(struct bl_cpu_kernels *); /* types with tables */
+void bl_cpu_avx512_panel_lowbit(struct bl_cpu_kernels *); /* ternary, one and two bits, NVFP4 */
 
 /* ---- packing: 16 rows at a time, rows are the 16 lanes ---- */
 
@@ -133,6 +134,47 @@ BL_ALWAYS_INLINE __m512i and_or(__m512i v, __m512i mask, __m512i more)
 BL_ALWAYS_INLINE __m512i byte_of(__m512i v, int i)
 {
     return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)(8 * i)), _mm512_set1_epi32(255));
+}
+
+/* Bit 4 i + j of each dword as bit 4 of its byte j, other bits at random. */
+BL_ALWAYS_INLINE __m512i bits_to_bytes(__m512i v, int i)
+{
+    /* a rotation of qwords by the bit's place - 4 */
+    const __m512i first = _mm512_set1_epi64(0x1f1e1d1c3f3e3d3c);
+    const __m512i at = _mm512_add_epi8(first, _mm512_set1_epi8((char)(4 * i)));
+    return _mm512_multishift_epi64_epi8(at, v);
+}
+/* Four fields of two bits of byte i of each dword, to its bytes; above them other bits. */
+BL_ALWAYS_INLINE __m512i fields_of_2(__m512i codes, int i)
+{
+    const __m512i first = _mm512_set1_epi64(0x2624222006040200);
+    const __m512i at = _mm512_add_epi8(first, _mm512_set1_epi8((char)(8 * i)));
+    return _mm512_multishift_epi64_epi8(at, codes);
+}
+/* Byte i of each dword in all its bytes. */
+BL_ALWAYS_INLINE __m512i in_bytes(__m512i v, int i)
+{
+    const __m512i first =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+    return _mm512_shuffle_epi8(v, _mm512_add_epi8(first, _mm512_set1_epi8((char)i)));
+}
+/* A table of 16 bytes for each lane; and those of 4-bit floats (twice the value) and IQ4, plus 128. */
+#define LANES(...) {__VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__}
+#define FP4_TABLE                                                                                  \
+    LANES(128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116)
+#define IQ4_TABLE                                                                                  \
+    LANES(1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241)
+/* 16 bytes of each row are 32 columns: low nibbles the first four groups of four, high ones the
+ * others. */
+BL_ALWAYS_INLINE void put_table(const struct panel_half *h, int group, const uint8_t *w,
+                                size_t stride, const uint8_t table[64])
+{
+    __m512i q[4];
+    columns(w, stride, q);
+    for (int i = 0; i < 4; i++) {
+        put_code(h, group + i, _mm512_shuffle_epi8(load512(table), nibble_lo(q[i])));
+        put_code(h, group + 4 + i, _mm512_shuffle_epi8(load512(table), nibble_hi(q[i])));
+    }
 }
 
 /* Packs n columns, at most 256 and whole blocks, of 16 rows. */

@@ -4,16 +4,8 @@
 
 /* ---- blocks of 32 ---- */
 
-#define X4(a) a, a, a, a
-#define LANES(...)                                                                                 \
-    {                                                                                              \
-        __VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__                                         \
-    }
-/* values + 128 */
-static const uint8_t iq4_table[64] BL_ALIGNED(64) = LANES(1, 24, 45, 63, 79, 93, 106, 118, 129, 141,
-                                                          153, 166, 181, 197, 217, 241);
-static const uint8_t fp4_table[64] BL_ALIGNED(64) = LANES(128, 129, 130, 131, 132, 134, 136, 140,
-                                                          128, 127, 126, 125, 124, 122, 120, 116);
+static const uint8_t iq4_table[64] BL_ALIGNED(64) = IQ4_TABLE;
+static const uint8_t fp4_table[64] BL_ALIGNED(64) = FP4_TABLE;
 
 BL_ALWAYS_INLINE void q8_0_half(const struct panel_half *h, const uint8_t *w, size_t stride, int n)
 {
@@ -39,23 +31,10 @@ BL_ALWAYS_INLINE void put_nibbles(const struct panel_half *h, int group, const u
         put_code(h, group + 4 + i, nibble_hi(q[i]));
     }
 }
-/* the same through a table of 16 values */
-BL_ALWAYS_INLINE void put_table(const struct panel_half *h, int group, const uint8_t *w,
-                                size_t stride, __m512i table)
-{
-    __m512i q[4];
-    columns(w, stride, q);
-    for (int i = 0; i < 4; i++) {
-        put_code(h, group + i, _mm512_shuffle_epi8(table, nibble_lo(q[i])));
-        put_code(h, group + 4 + i, _mm512_shuffle_epi8(table, nibble_hi(q[i])));
-    }
-}
 /* the same with fifth bits: bit i of each row's `high` belongs to column i */
 BL_ALWAYS_INLINE void put_five_bits(const struct panel_half *h, int group, const uint8_t *w,
                                     size_t stride, __m512i high)
 {
-    /* for group 0: bit i + 4 of byte i is the wanted one after a rotation to the right by i - 4 */
-    const __m512i first = _mm512_set1_epi64(0x1f1e1d1c3f3e3d3c);
     const __m512i sixteen = _mm512_set1_epi8(16);
     __m512i q[4], code[8];
     columns(w, stride, q);
@@ -63,11 +42,8 @@ BL_ALWAYS_INLINE void put_five_bits(const struct panel_half *h, int group, const
         code[i] = nibble_lo(q[i]);
         code[4 + i] = nibble_hi(q[i]);
     }
-    for (int i = 0; i < 8; i++) {
-        const __m512i at = _mm512_add_epi8(first, _mm512_set1_epi8((char)(4 * i)));
-        const __m512i bits = _mm512_multishift_epi64_epi8(at, high);
-        put_code(h, group + i, and_or(bits, sixteen, code[i]));
-    }
+    for (int i = 0; i < 8; i++)
+        put_code(h, group + i, and_or(bits_to_bytes(high, i), sixteen, code[i]));
 }
 
 BL_ALWAYS_INLINE void q4_0_half(const struct panel_half *h, const uint8_t *w, size_t stride, int n)
@@ -115,7 +91,7 @@ BL_ALWAYS_INLINE void iq4_nl_half(const struct panel_half *h, const uint8_t *w, 
                                   int n)
 {
     for (int b = 0; b < n / 32; b++, w += 18) {
-        put_table(h, 8 * b, w + 2, stride, load512(iq4_table));
+        put_table(h, 8 * b, w + 2, stride, iq4_table);
         put_scale(h, b, f16_low(column(w, stride)));
     }
 }
@@ -130,7 +106,7 @@ BL_ALWAYS_INLINE __m512 half_e8m0(__m512i e)
 BL_ALWAYS_INLINE void mxfp4_half(const struct panel_half *h, const uint8_t *w, size_t stride, int n)
 {
     for (int b = 0; b < n / 32; b++, w += 17) {
-        put_table(h, 8 * b, w + 1, stride, load512(fp4_table));
+        put_table(h, 8 * b, w + 1, stride, fp4_table);
         put_scale(h, b, half_e8m0(byte_of(column(w, stride), 0)));
     }
 }
@@ -224,11 +200,11 @@ void bl_cpu_avx512_panel32(struct bl_cpu_kernels *t)
     PANEL_SET(t, F32, FORM_FLOAT, 0, "f32_f32_14", pack_f32, 4);
     PANEL_SET(t, F16, FORM_FLOAT, 0, "f16_f32_14", pack_f16, 4);
     PANEL_SET(t, BF16, FORM_FLOAT, 0, "bf16_f32_14", pack_bf16, 4);
-    PANEL_SET(t, Q8_0, FORM_ACT_32, 128, "q8_0_act_7", pack_q8_0, 4);
-    PANEL_SET(t, Q4_0, FORM_ACT_32, 8, "q4_0_act_7", pack_q4_0, 4);
-    PANEL_SET(t, Q4_1, FORM_ACT_32_ADD, 0, "q4_1_act_7", pack_q4_1, 4);
-    PANEL_SET(t, Q5_0, FORM_ACT_32, 16, "q5_0_act_7", pack_q5_0, 4);
-    PANEL_SET(t, Q5_1, FORM_ACT_32_ADD, 0, "q5_1_act_7", pack_q5_1, 4);
-    PANEL_SET(t, IQ4_NL, FORM_ACT_32, 128, "iq4_nl_act_7", pack_iq4_nl, 4);
-    PANEL_SET(t, MXFP4, FORM_ACT_32, 128, "mxfp4_act_7", pack_mxfp4, 4);
+    PANEL_SET(t, Q8_0, FORM_ACT_32, 128, "q8_0_act_7", pack_q8_0, 3);
+    PANEL_SET(t, Q4_0, FORM_ACT_32, 8, "q4_0_act_7", pack_q4_0, 3);
+    PANEL_SET(t, Q4_1, FORM_ACT_32_ADD, 0, "q4_1_act_7", pack_q4_1, 3);
+    PANEL_SET(t, Q5_0, FORM_ACT_32, 16, "q5_0_act_7", pack_q5_0, 3);
+    PANEL_SET(t, Q5_1, FORM_ACT_32_ADD, 0, "q5_1_act_7", pack_q5_1, 3);
+    PANEL_SET(t, IQ4_NL, FORM_ACT_32, 128, "iq4_nl_act_7", pack_iq4_nl, 3);
+    PANEL_SET(t, MXFP4, FORM_ACT_32, 128, "mxfp4_act_7", pack_mxfp4, 3);
 }

@@ -124,13 +124,7 @@ BL_ALWAYS_INLINE void q6_k_half(const struct panel_half *h, const uint8_t *w, si
  * Plane s of 32 columns is bits 2 (s % 4), 2 (s % 4) + 1 of 32 bytes, planes 4 to 7 of the next 32.
  * In a 16-bit product of two codes and a scale no carry passes from one byte to the other. */
 
-/* byte i of each dword in all its bytes; in the low byte of its words */
-BL_ALWAYS_INLINE __m512i in_bytes(__m512i v, int i)
-{
-    const __m512i first =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
-    return _mm512_shuffle_epi8(v, _mm512_add_epi8(first, _mm512_set1_epi8((char)i)));
-}
+/* Byte i of each dword in the low byte of its words. */
 BL_ALWAYS_INLINE __m512i in_words(__m512i v, int i)
 {
     return _mm512_maskz_mov_epi8(0x5555555555555555, in_bytes(v, i));
@@ -226,9 +220,9 @@ PACK_ENTRY(pack_q6_k, q6_k_half, 256, 210)
 
 void bl_cpu_avx512_panel_kquant(struct bl_cpu_kernels *t)
 {
-    PANEL_SET(t, Q2_K, FORM_WHOLE_MIN, 0, "q2_k_act_14", pack_q2_k, 4);
-    PANEL_SET(t, Q3_K, FORM_WHOLE, 127, "q3_k_act_14", pack_q3_k, 4);
-    PANEL_SET(t, Q4_K, FORM_BY_32_MIN, 0, "q4_k_act_7", pack_q4_k, 4);
-    PANEL_SET(t, Q5_K, FORM_BY_32_MIN, 0, "q5_k_act_7", pack_q5_k, 4);
-    PANEL_SET(t, Q6_K, FORM_BY_16, 32, "q6_k_act_7", pack_q6_k, 4);
+    PANEL_SET(t, Q2_K, FORM_WHOLE_MIN, 0, "q2_k_act_14", pack_q2_k, 3);
+    PANEL_SET(t, Q3_K, FORM_WHOLE, 127, "q3_k_act_14", pack_q3_k, 3);
+    PANEL_SET(t, Q4_K, FORM_BY_32_MIN, 0, "q4_k_act_7", pack_q4_k, 3);
+    PANEL_SET(t, Q5_K, FORM_BY_32_MIN, 0, "q5_k_act_7", pack_q5_k, 3);
+    PANEL_SET(t, Q6_K, FORM_BY_16, 32, "q6_k_act_7", pack_q6_k, 3);
 }
