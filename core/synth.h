@@ -36,6 +36,12 @@ struct bl_synth_shape {
 };
 enum bl_status bl_synth_shape_open(struct bl_synth_shape *, const struct bl_synth_options *);
 void bl_synth_shape_finish(struct bl_synth_shape *); /* zeroed is fine */
+enum { BL_SYNTH_MOST_LAYERS = 1024 };
+bool bl_synth_is_count(const struct cJSON *, uint64_t least, uint64_t most); /* a whole number from least to most */
+enum bl_status bl_synth_wrong(const char *shape, const char *member, const char *wanted); /* "... must be `wanted`" */
+enum bl_status bl_synth_no_memory(const char *shape);
+
+/* ---- synth_header.c ---- */
 /* Keys, vocabulary, then the tensors that the family wants: weights are F16, what must be F32 or I32 is. */
 enum bl_status bl_synth_header(const struct bl_synth_shape *, struct bl_gguf **out);
 

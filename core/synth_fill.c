@@ -175,12 +175,21 @@ static uint16_t scale_code(const struct layout *l, float v)
     int e;
     if (l->kind == E8M0) {
         frexpf(v, &e);
-        return (uint16_t)(e + 127 < 1 ? 1 : e + 127);
+        return (uint16_t)(e + 126 < 1 ? 1 : e + 126);
     }
     if (l->kind == UE4M3)
         return to_ue4m3(v);
     uint16_t half = bl_f32_to_f16(v);
     return half ? half : 1;
+}
+
+/* Powers of two only: the one below and the one above, in shares that make up the mean square. */
+static void choose_powers(struct bl_synth_fill *f, float unit)
+{
+    uint16_t low = scale_code(&layouts[f->t->type], unit);
+    float over = unit / ldexpf(1, low - 127);
+    for (unsigned i = 0; i < STEPS; i++)
+        f->scale[i] = (uint16_t)(low + ((float)i + 0.5f < STEPS * (over * over - 1) / 3));
 }
 
 static void choose_scales(struct bl_synth_fill *f, float target)
@@ -197,9 +206,8 @@ static void choose_scales(struct bl_synth_fill *f, float target)
         f->scale[i] = scale_code(l, v);
         f->min[i] = bl_f32_to_f16(v * l->ratio);
     }
-    if (l->kind == E8M0 || l->kind == UE4M3) /* coarse: the middle one for all, and its neighbour */
-        for (unsigned i = 0; i < STEPS; i++)
-            f->scale[i] = scale_code(l, unit * (l->kind == E8M0 ? (i % 4 ? 0.5f : 1) : 1));
+    if (l->kind == E8M0)
+        choose_powers(f, unit);
 }
 
 /* ---- floats ---- */

@@ -103,13 +103,12 @@ static void announce(const struct bl_report *r, const struct synth_args *a,
     char bytes[24];
     bl_synth_describe(s, &info);
     bl_format_bytes(bytes, (double)info.weight_bytes);
-    bl_report_note(r, "%s: %u layers, %u tokens, %.2f billion parameters, %s of weights as %s%s",
-                   info.shape, info.layers, info.vocab, (double)info.params / 1e9, bytes,
-                   info.recipe, a->no_data ? ", left out" : "");
+    bl_report_note(r, "%s: %u layer%s, %u tokens, %.2f billion parameters, %s of weights as %s%s",
+                   info.shape, info.layers, info.layers == 1 ? "" : "s", info.vocab,
+                   (double)info.params / 1e9, bytes, info.recipe, a->no_data ? ", left out" : "");
 }
 
-static int write_file(struct bl_report *r, const struct synth_args *a,
-                      struct bl_synth_options *o)
+static int write_file(struct bl_report *r, const struct synth_args *a, struct bl_synth_options *o)
 {
     struct bl_progress_view view;
     struct bl_synth *s = NULL;
