@@ -455,6 +455,10 @@ int bl_verb_bench(int argc, char **argv)
     command.report.json = args.progress == BL_PROGRESS_JSON;
     int code = read_lists(&b);
     if (!code) {
+        struct bl_engine_args first = engine_args(&b, &b.cases[0], 0);
+        code = bl_engine_args_check(&command, &first);
+    }
+    if (!code) {
         b.out = (struct bl_bench_table){.format = (enum bl_bench_format)args.format,
                                         .load = args.no_mmap,
                                         .exact = args.exact,
