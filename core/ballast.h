@@ -151,9 +151,11 @@ bool bl_answer_end(struct bl_answer *, bl_answer_fn *, void *arg);
 /* ---- this machine's processor ------------------------------------------------------------------------- */
 
 struct bl_threads {          /* how many threads, and why */
-    uint32_t n;              /* chosen count */
+    uint32_t n;              /* for steps of few tokens, which wait for memory: the cores of one memory node */
+    uint32_t n_prefill;      /* for steps of many: all cores, slower ones too, as they fetch their work */
     uint32_t n_physical;     /* physical cores the process may run on */
     uint32_t n_logical;      /* logical processors the process may run on */
+    uint32_t n_nodes;        /* memory nodes that these lie beside */
     double   quota;          /* cgroup CPU limit, 0 = none */
     char     reason[160];    /* one sentence */
 };

@@ -30,6 +30,8 @@ struct layout {
     bool foreign;             /* described by a text, not the machine we run on */
     uint32_t n_machine;       /* logical processors before affinity */
     uint32_t n_units, n_fast; /* units in allowed, in chosen */
+    hwloc_bitmap_t home;      /* chosen processors of the memory node with most of them */
+    uint32_t n_home;          /* units in it */
 };
 
 static uint32_t weight(hwloc_const_bitmap_t set)
@@ -148,6 +150,7 @@ static enum bl_status find_allowed(struct layout *l)
 
 static void layout_finish(struct layout *l)
 {
+    hwloc_bitmap_free(l->home);
     hwloc_bitmap_free(l->chosen);
     hwloc_bitmap_free(l->allowed);
     if (l->topo)
@@ -285,7 +288,79 @@ static enum bl_status layout_load(struct layout *l, const char *text)
     BL_TRY(find_chosen(l));
     l->n_units = count_units(l, l->allowed);
     l->n_fast = count_units(l, l->chosen);
-    return BL_OK;
+    l->n_home = l->n_fast;
+    l->home = hwloc_bitmap_dup(l->chosen);
+    return l->home ? BL_OK : bl_fail(BL_ENOMEM, "topology: no memory for processor sets");
+}
+
+/* ---- memory nodes ---------------------------------------------------------------------------- */
+
+/* "Node 0 MemFree:  12345 kB" */
+static uint64_t node_line(const char *text, const char *key)
+{
+    uint64_t kib = 0;
+    const char *p = strstr(text, key);
+    return p && sscanf(p + strlen(key), " %" SCNu64 " kB", &kib) == 1 ? kib * 1024 : 0;
+}
+
+/* What new blocks may take of it: as the kernel counts, else all. */
+static uint64_t node_free(const struct layout *l, const struct bl_memory_node *n, const char *root)
+{
+    char path[64], *text = NULL;
+    uint64_t bytes = n->bytes;
+    snprintf(path, sizeof path, "sys/devices/system/node/node%u/meminfo", n->id);
+    if ((l->foreign && !root) || bl_cgroup_text(&text, root, path) || !text)
+        return bytes;
+    const uint64_t free_bytes = node_line(text, "MemFree:");
+    const uint64_t files = node_line(text, "Active(file):") + node_line(text, "Inactive(file):");
+    free(text);
+    return free_bytes ? free_bytes + files : bytes;
+}
+
+/* Adds a node unless it has no cores of its own: memory of another sort beside the same ones. */
+static void add_node(struct bl_cpus *out, struct layout *l, hwloc_obj_t obj, hwloc_bitmap_t taken,
+                     hwloc_bitmap_t own, const char *root)
+{
+    struct bl_memory_node *n = &out->node[out->n_nodes];
+    if (!obj->cpuset || out->n_nodes == BL_MAX_MEMORY_NODES ||
+        hwloc_bitmap_intersects(obj->cpuset, taken))
+        return;
+    hwloc_bitmap_or(taken, taken, obj->cpuset);
+    hwloc_bitmap_and(own, obj->cpuset, l->allowed);
+    *n = (struct bl_memory_node){.id = obj->os_index,
+                                 .n_cores = count_units(l, own),
+                                 .bytes = obj->attr ? obj->attr->numanode.local_memory : 0};
+    if (!n->n_cores)
+        return;
+    n->free_bytes = node_free(l, n, root);
+    hwloc_bitmap_and(own, own, l->chosen);
+    const uint32_t fast = count_units(l, own);
+    if (!out->n_nodes || fast > l->n_home) {
+        out->home = out->n_nodes;
+        l->n_home = fast;
+        hwloc_bitmap_copy(l->home, own);
+    }
+    out->n_nodes++;
+}
+
+static enum bl_status find_nodes(struct bl_cpus *out, struct layout *l, const char *root)
+{
+    hwloc_bitmap_t taken = hwloc_bitmap_alloc(), own = hwloc_bitmap_alloc();
+    hwloc_obj_t obj = NULL;
+    enum bl_status st = BL_OK;
+    if (!taken || !own)
+        st = bl_fail(BL_ENOMEM, "topology: no memory for processor sets");
+    while (!st && (obj = hwloc_get_next_obj_by_type(l->topo, HWLOC_OBJ_NUMANODE, obj)) != NULL)
+        add_node(out, l, obj, taken, own, root);
+    if (!st && !l->n_home) { /* nodes without fast cores, or none */
+        hwloc_bitmap_copy(l->home, l->chosen);
+        l->n_home = l->n_fast;
+    }
+    hwloc_bitmap_free(own);
+    hwloc_bitmap_free(taken);
+    for (unsigned i = 0; i < n_objects(l, HWLOC_OBJ_L3CACHE); i++)
+        out->cache_bytes += hwloc_get_obj_by_type(l->topo, HWLOC_OBJ_L3CACHE, i)->attr->cache.size;
+    return st;
 }
 
 /* ---- the count and its reason ---------------------------------------------------------------- */
@@ -310,9 +385,12 @@ static const char *plural(uint32_t n)
     return n == 1 ? "" : "s";
 }
 
-static void say_cores(struct sentence *s, const struct layout *l)
+static void say_cores(struct sentence *s, const struct layout *l, uint32_t n_nodes)
 {
-    if (l->n_fast < l->n_units)
+    if (l->n_home < l->n_fast)
+        say(s, "%u of %u physical cores, those of one of %u memory nodes", l->n_home, l->n_units,
+            n_nodes);
+    else if (l->n_fast < l->n_units)
         say(s, "%u performance core%s, %u slower one%s left out", l->n_fast, plural(l->n_fast),
             l->n_units - l->n_fast, plural(l->n_units - l->n_fast));
     else if (l->unit == HWLOC_OBJ_CORE)
@@ -323,30 +401,75 @@ static void say_cores(struct sentence *s, const struct layout *l)
         say(s, "; affinity allows %u of %u logical CPUs", weight(l->allowed), l->n_machine);
 }
 
-/* Lowers out->n to what quota and table allow. */
+static void limit(uint32_t *n, uint32_t most)
+{
+    *n = *n > most ? most : *n;
+}
+
+/* Lowers both counts to what quota and table allow. */
 static void limit_threads(struct bl_threads *out, const struct bl_cgroup_cpu *group,
                           struct sentence *s)
 {
     out->quota = group->quota;
-    if (out->n > BL_MAX_CPUS) {
-        out->n = BL_MAX_CPUS;
+    if (out->n > BL_MAX_CPUS)
         say(s, "; at most %d threads", BL_MAX_CPUS);
-    }
-    if (group->quota > 0 && group->quota < out->n) {
-        out->n = group->quota < 1 ? 1 : (uint32_t)group->quota; /* a thread over quota stalls all */
+    limit(&out->n, BL_MAX_CPUS);
+    limit(&out->n_prefill, BL_MAX_CPUS);
+    if (group->quota > 0 && group->quota < out->n_prefill) {
+        /* a thread over quota stalls all */
+        const uint32_t most = group->quota < 1 ? 1 : (uint32_t)group->quota;
+        limit(&out->n, most);
+        limit(&out->n_prefill, most);
         say(s, "; cgroup quota %.2f CPUs", floor(group->quota * 100 + 1e-6) / 100);
     }
 }
 
-/* n of the chosen units at even distances in hwloc's order: spread over packages and caches. */
-static void spread(const struct layout *l, uint32_t n, int cpu[BL_MAX_CPUS])
+/* ---- processors for threads ------------------------------------------------------------------ */
+
+static unsigned reversed(unsigned i, unsigned n_bits)
 {
-    uint32_t seen = 0, k = 0;
-    for (unsigned i = 0; i < n_objects(l, l->unit) && k < n; i++) {
-        int pu = first_pu(l, l->chosen, i);
-        if (pu >= 0 && seen++ == (uint64_t)k * l->n_fast / n)
-            cpu[k++] = pu;
+    unsigned r = 0;
+    for (unsigned b = 0; b < n_bits; b++)
+        r |= (i >> b & 1) << (n_bits - 1 - b);
+    return r;
+}
+
+/* Numbers 0 ... n - 1 in an order of which every beginning is spread over them. */
+static void spread(const int *from, uint32_t n, int *to)
+{
+    unsigned n_bits = 0;
+    uint32_t k = 0;
+    while (1u << n_bits < n)
+        n_bits++;
+    for (unsigned i = 0; i < 1u << n_bits; i++)
+        if (reversed(i, n_bits) < n)
+            to[k++] = from[reversed(i, n_bits)];
+}
+
+/* Appends a processor of each unit that has one in `among` and none in `without`. */
+static void list_units(const struct layout *l, hwloc_const_bitmap_t among,
+                       hwloc_const_bitmap_t without, struct bl_cpus *out)
+{
+    int found[BL_MAX_CPUS];
+    uint32_t n = 0;
+    for (unsigned i = 0; i < n_objects(l, l->unit) && out->n_cpus + n < BL_MAX_CPUS; i++) {
+        const int pu = first_pu(l, among, i);
+        if (pu >= 0 && (!without || first_pu(l, without, i) < 0))
+            found[n++] = pu;
     }
+    if (!l->foreign)
+        spread(found, n, out->cpu + out->n_cpus);
+    out->n_cpus += n;
+}
+
+static void list_cpus(const struct layout *l, struct bl_cpus *out)
+{
+    list_units(l, l->home, NULL, out);
+    out->n_home = out->n_cpus;
+    list_units(l, l->allowed, l->home, out);
+    out->described = l->foreign;
+    out->whole = !l->foreign && weight(l->allowed) == l->n_machine &&
+                 (out->threads.quota == 0 || out->threads.quota >= l->n_machine);
 }
 
 /* Without hwloc: every processor of the affinity mask, physical or not. */
@@ -359,12 +482,36 @@ static void count_affinity(struct bl_cpus *out, struct sentence *s)
         for (size_t i = 0; i < CPU_SETSIZE && n < BL_MAX_CPUS; i++)
             if (CPU_ISSET(i, &set))
                 out->cpu[n++] = (int)i;
+        out->n_home = out->n_cpus = n;
     } else {
         long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
         n = online > 0 ? (uint32_t)online : 1;
     }
-    out->threads.n = out->threads.n_physical = out->threads.n_logical = n;
+    out->threads.n = out->threads.n_prefill = n;
+    out->threads.n_physical = out->threads.n_logical = n;
     say(s, "%u logical CPU%s of the affinity mask, cores unknown", n, plural(n));
+}
+
+/* What hwloc knows; without hwloc what the affinity mask tells. */
+static enum bl_status look(struct bl_cpus *out, struct layout *l, struct sentence *s,
+                           const char *topology, const char *cgroup_root)
+{
+    enum bl_status st = layout_load(l, topology);
+    if (st && topology)
+        return st;
+    if (st) {
+        bl_warn("%s; threads are counted by affinity", bl_error());
+        count_affinity(out, s);
+        return BL_OK;
+    }
+    BL_TRY(find_nodes(out, l, cgroup_root));
+    out->threads.n = l->n_home;
+    out->threads.n_prefill = l->n_units;
+    out->threads.n_physical = l->n_units;
+    out->threads.n_logical = weight(l->allowed);
+    out->threads.n_nodes = out->n_nodes;
+    say_cores(s, l, out->n_nodes);
+    return BL_OK;
 }
 
 enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const char *cgroup_root)
@@ -376,29 +523,16 @@ enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const
 
     for (size_t i = 0; i < BL_MAX_CPUS; i++)
         found.cpu[i] = -1;
-    enum bl_status st = layout_load(&l, topology);
-    if (st && topology)
-        goto out;
-    if (st) {
-        bl_warn("%s; threads are counted by affinity", bl_error());
-        count_affinity(&found, &s);
-    } else {
-        found.threads.n = l.n_fast;
-        found.threads.n_physical = l.n_units;
-        found.threads.n_logical = weight(l.allowed);
-        say_cores(&s, &l);
-    }
+    enum bl_status st = look(&found, &l, &s, topology, cgroup_root);
     /* the quota of this process says nothing about a machine that is only described */
-    if (cgroup_root || !l.foreign)
-        if ((st = bl_cgroup_cpu(&group, cgroup_root)))
-            goto out;
-    limit_threads(&found.threads, &group, &s);
-    for (size_t i = found.threads.n; i < BL_MAX_CPUS; i++)
-        found.cpu[i] = -1;
-    if (l.n_fast && !l.foreign)
-        spread(&l, found.threads.n, found.cpu);
-    *out = found;
-out:
+    if (!st && (cgroup_root || !l.foreign))
+        st = bl_cgroup_cpu(&group, cgroup_root);
+    if (!st) {
+        limit_threads(&found.threads, &group, &s);
+        if (l.n_home)
+            list_cpus(&l, &found);
+        *out = found;
+    }
     layout_finish(&l);
     return st;
 }

@@ -13,10 +13,24 @@
 
 #include "status.h"
 
-enum { BL_MAX_CPUS = 1024 };
+enum { BL_MAX_CPUS = 1024, BL_MAX_MEMORY_NODES = 64 };
+struct bl_memory_node {
+    uint32_t id;                 /* the system's number */
+    uint32_t n_cores;            /* physical cores beside it that threads may use */
+    uint64_t bytes, free_bytes;  /* free: unused or holding files that can be dropped */
+};
 struct bl_cpus {
     struct bl_threads threads;   /* what bl_threads_choose reports */
-    int cpu[BL_MAX_CPUS];        /* one logical processor per chosen thread, for binding; all -1 when not this machine */
+    /* One logical processor per core: those of decode's memory node first, in an order of which every beginning is
+     * spread over the node. All -1 when not this machine. */
+    int cpu[BL_MAX_CPUS];
+    uint32_t n_home, n_cpus;     /* cores of decode's node, of all; limited by no quota */
+    uint32_t home;               /* index of that node */
+    bool whole;                  /* neither quota nor affinity: threads may be kept to their cores */
+    bool described;              /* by a text, not the machine we run on */
+    uint64_t cache_bytes;        /* last-level caches, 0 = unknown */
+    struct bl_memory_node node[BL_MAX_MEMORY_NODES];
+    uint32_t n_nodes;            /* with cores that may be used */
 };
 /* A machine that is only described has neither this one's affinity nor, unless cgroup_root is given, its quota. */
 enum bl_status bl_topology_cpus(struct bl_cpus *out, const char *topology, const char *cgroup_root);

@@ -25,21 +25,35 @@ static void described_machines(void **state)
 {
     static const struct {
         const char *text;
-        uint32_t n, n_physical, n_logical;
+        uint32_t n, n_prefill, n_physical, n_logical, n_nodes;
         const char *reason;
     } machine[] = {
-        {"pack:1 core:16 pu:2", 16, 16, 32, "16 physical cores"},
-        {"pack:2 core:8 pu:2", 16, 16, 32, "16 physical cores"},
-        {"pack:2 numa:2 l3:2 core:4 pu:1", 32, 32, 32, "32 physical cores"},
-        {"core:1 pu:4", 1, 1, 4, "1 physical core"},
-        {"core:8 [numa(memory=10737418240)] pu:1", 8, 8, 8, "8 physical cores"},
-        {"pu:4", 4, 4, 4, "4 logical CPUs, cores unknown"},
-        {"pack:16 core:128 pu:1", 1024, 2048, 2048, "2048 physical cores; at most 1024 threads"},
+        {"pack:1 core:16 pu:2", 16, 16, 16, 32, 1, "16 physical cores"},
+        {"pack:2 core:8 pu:2", 16, 16, 16, 32, 1, "16 physical cores"},
+        {"pack:2 [numa] core:8 pu:2", 8, 16, 16, 32, 2,
+         "8 of 16 physical cores, those of one of 2 memory nodes"},
+        {"pack:2 numa:2 l3:2 core:4 pu:1", 8, 32, 32, 32, 4,
+         "8 of 32 physical cores, those of one of 4 memory nodes"},
+        {"core:1 pu:4", 1, 1, 1, 4, 1, "1 physical core"},
+        {"core:8 [numa(memory=10737418240)] pu:1", 1, 8, 8, 8, 8,
+         "1 of 8 physical cores, those of one of 8 memory nodes"},
+        /* memory of another sort beside the same cores is no node for threads */
+        {"pack:1 [numa] [numa] core:8 pu:1", 8, 8, 8, 8, 1, "8 physical cores"},
+        {"pu:4", 4, 4, 4, 4, 1, "4 logical CPUs, cores unknown"},
+        {"pack:16 core:128 pu:1", 1024, 1024, 2048, 2048, 1,
+         "2048 physical cores; at most 1024 threads"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof machine / sizeof machine[0]; i++) {
         struct bl_cpus c = choose(machine[i].text);
         assert_int_equal(c.threads.n, machine[i].n);
+        assert_int_equal(c.threads.n_prefill, machine[i].n_prefill);
+        assert_int_equal(c.threads.n_nodes, machine[i].n_nodes);
+        assert_int_equal(c.n_nodes, machine[i].n_nodes);
+        assert_int_equal(c.n_home, machine[i].n);
+        assert_int_equal(c.n_cpus, machine[i].n_prefill);
+        assert_true(c.described);
+        assert_false(c.whole);
         assert_int_equal(c.threads.n_physical, machine[i].n_physical);
         assert_int_equal(c.threads.n_logical, machine[i].n_logical);
         assert_true(c.threads.quota == 0);
@@ -47,6 +61,21 @@ static void described_machines(void **state)
         for (int j = 0; j < BL_MAX_CPUS; j++) /* nothing to bind to here */
             assert_int_equal(c.cpu[j], -1);
     }
+}
+
+/* The node with most cores is decode's; the first of equals. */
+static void memory_nodes(void **state)
+{
+    (void)state;
+    struct bl_cpus c = choose("pack:2 [numa(memory=8GiB)] l3:2(size=16MiB) core:4 pu:2");
+    assert_int_equal(c.home, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(c.node[i].id, i);
+        assert_int_equal(c.node[i].n_cores, 8);
+        assert_int_equal(c.node[i].bytes, (uint64_t)8 << 30);
+        assert_int_equal(c.node[i].free_bytes, c.node[i].bytes);
+    }
+    assert_int_equal(c.cache_bytes, 4 * 16 << 20);
 }
 
 static void assert_refused(const char *text, enum bl_status want)
@@ -199,6 +228,7 @@ static void hybrid_machines(void **state)
         write_machine(machine[i].synthetic, machine[i].kind, machine[i].n_kinds);
         struct bl_cpus c = choose(xml_path);
         if (c.threads.n != machine[i].n || c.threads.n_physical != machine[i].n_physical ||
+            c.threads.n_prefill != c.threads.n_physical ||
             strcmp(c.threads.reason, machine[i].reason) != 0)
             fail_msg("machine %zu: %u of %u, \"%s\"", i, c.threads.n, c.threads.n_physical,
                      c.threads.reason);
@@ -286,14 +316,17 @@ static void assert_fits_mask(const struct bl_cpus *c, const cpu_set_t *mask)
     CPU_ZERO(&seen);
     assert_int_equal(c->threads.n_logical, CPU_COUNT(mask));
     assert_in_range(c->threads.n_physical, 1, c->threads.n_logical);
-    assert_in_range(c->threads.n, 1, c->threads.n_physical);
-    for (uint32_t i = 0; i < c->threads.n; i++) {
+    assert_in_range(c->threads.n, 1, c->threads.n_prefill);
+    assert_in_range(c->threads.n_prefill, 1, c->threads.n_physical);
+    assert_in_range(c->n_home, c->threads.n, c->n_cpus);
+    assert_in_range(c->n_cpus, c->threads.n_prefill, c->threads.n_physical);
+    for (uint32_t i = 0; i < c->n_cpus; i++) {
         assert_in_range(c->cpu[i], 0, CPU_SETSIZE - 1);
         assert_true(CPU_ISSET((size_t)c->cpu[i], mask));
         assert_false(CPU_ISSET((size_t)c->cpu[i], &seen)); /* one each */
         CPU_SET((size_t)c->cpu[i], &seen);
     }
-    for (uint32_t i = c->threads.n; i < BL_MAX_CPUS; i++)
+    for (uint32_t i = c->n_cpus; i < BL_MAX_CPUS; i++)
         assert_int_equal(c->cpu[i], -1);
 }
 
@@ -330,9 +363,14 @@ static void check_mask(const void *mask)
     if (sched_setaffinity(0, sizeof *set, set) != 0)
         _exit(1);
     struct bl_cpus c = choose(NULL);
+    cpu_set_t now;
     assert_fits_mask(&c, set);
     if (CPU_COUNT(set) == 1)
         assert_int_equal(c.threads.n, 1);
+    if (sysconf(_SC_NPROCESSORS_ONLN) > CPU_COUNT(set))
+        assert_false(c.whole); /* others may run here, too */
+    assert_int_equal(sched_getaffinity(0, sizeof now, &now), 0);
+    assert_true(CPU_EQUAL(&now, set)); /* looking binds nothing */
 }
 
 static void affinity_limits_threads(void **state)
@@ -397,6 +435,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(described_machines),
+        cmocka_unit_test(memory_nodes),
         cmocka_unit_test(bad_texts_are_refused),
         cmocka_unit_test_setup_teardown(hybrid_machines, make_xml_path, remove_xml),
         cmocka_unit_test(stored_machine),
