@@ -164,7 +164,7 @@ void bench_panel(struct context *c, const struct subject *s)
 {
     static const uint32_t lengths[] = {2048, MAX_K}, counts[] = {8, 16, 32, 64, 128, 512, MAX_N};
     static struct product p;
-    const unsigned flags = bl_cpu_flags();
+    const unsigned flags = c->flags;
     for (size_t i = 0; i < BL_COUNT(lengths); i++) {
         p = (struct product){.s = s,
                              .kernel = &c->now->panel[s->type],

@@ -44,6 +44,7 @@ struct shape {
 struct memory; /* guarded regions */
 struct context {
     const struct bl_cpu_kernels *ref, *now;
+    unsigned flags;     /* that `now` was selected with */
     struct memory *mem;
     uint64_t random;    /* state, set from seed, subject and shape */
     double worst;       /* largest error of the subject in units of what is allowed */

@@ -250,7 +250,7 @@ static void run_mask(unsigned mask, struct memory *mem, struct bl_cpu_kernels *t
 {
     static struct bl_cpu_kernels scalar;
     static struct subject now[MAX_SUBJECTS];
-    struct context c = {.ref = &scalar, .now = table, .mem = mem};
+    struct context c = {.ref = &scalar, .now = table, .flags = mask, .mem = mem};
     const double start = seconds();
     bl_cpu_scalar(&scalar);
     bl_cpu_select(table, mask);

@@ -362,5 +362,6 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     bl_cpu_avx2_kquant(t);
     bl_cpu_avx2_iquant(t);
     bl_cpu_avx2_panel_f32(t);
+    bl_cpu_avx2_panel(t);
     bl_cpu_avx2_kv(t);
 }

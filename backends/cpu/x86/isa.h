@@ -17,6 +17,7 @@ void bl_cpu_avx2_dot32(struct bl_cpu_kernels *);   /* float types and blocks of 
 void bl_cpu_avx2_kquant(struct bl_cpu_kernels *);  /* Q2_K to Q6_K */
 void bl_cpu_avx2_iquant(struct bl_cpu_kernels *);  /* IQ4_XS and the codebook types */
 void bl_cpu_avx2_panel_f32(struct bl_cpu_kernels *); /* after the dots */
+void bl_cpu_avx2_panel(struct bl_cpu_kernels *);   /* packed panels, after panel_f32 */
 void bl_cpu_avx2_kv(struct bl_cpu_kernels *);      /* attention over cached rows */
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
