@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The steps of attention over cached rows; attention.h says how the work is cut. */
-#include "attention.h"
+/* The steps of attention by single queries, in float and in one order whatever the CPU: `--exact`.
+ * attention.h says how the work is cut. */
+#include "attend_rows.h"
 
 #include <math.h>
 
@@ -59,97 +60,13 @@ static void swap_rows(struct work *w)
     w->rows[1] = in_use;
 }
 
-/* ---- what a token sees ---- */
-
-struct view {
-    uint32_t slot, first, end; /* positions [first, end) */
-    uint32_t n_rows;           /* of groups */
-    const int32_t *chosen;     /* [n_rows], NULL: all from the first */
-};
-
-static struct view view_of(const struct bl_cpu_attention_args *a, const struct bl_params *p,
-                           uint32_t t)
-{
-    const uint32_t pos = BL_PARAMS_ARRAY(const uint32_t, p, p->pos_off)[t];
-    const uint32_t seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off)[t];
-    const uint32_t window = a->at.window;
-    struct view v = {
-        .slot = BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off)[seq].slot,
-        .first = window && pos >= window ? pos - window + 1 : 0,
-        .end = pos + 1,
-        .n_rows = a->rows ? (pos + 1) / a->group_tokens : 0,
-    };
-    if (a->chosen) {
-        v.chosen = a->chosen + (size_t)t * a->n_chosen;
-        v.n_rows = v.n_rows < a->n_chosen ? v.n_rows : a->n_chosen;
-    }
-    return v;
-}
-
-/* What lies in one split: rows of groups, or positions. */
-struct part {
-    bool groups;
-    uint32_t first, n;
-};
-
-/* What a token sees of a part, perhaps nothing. */
-static struct part meet(struct view v, struct part p)
-{
-    const uint32_t first = p.groups ? 0 : v.first, end = p.groups ? v.n_rows : v.end;
-    const uint32_t p_end = p.first + p.n < end ? p.first + p.n : end;
-    p.first = p.first > first ? p.first : first;
-    p.n = p_end > p.first ? p_end - p.first : 0;
-    return p;
-}
-
-static uint32_t row_parts(const struct bl_cpu_attention_args *a, struct view v)
-{
-    return (v.n_rows + a->split - 1) / a->split;
-}
-
-static uint32_t n_parts(const struct bl_cpu_attention_args *a, struct view v)
-{
-    return row_parts(a, v) + (v.end - 1) / a->split - v.first / a->split + 1;
-}
-
-static struct part part_of(const struct bl_cpu_attention_args *a, struct view v, uint32_t i)
-{
-    const uint32_t before = row_parts(a, v);
-    const uint32_t split = i < before ? i : v.first / a->split + i - before;
-    return meet(v, (struct part){i < before, split * a->split, a->split});
-}
-
-static void find_groups(const struct bl_cpu_attention_args *a, struct view v, struct part p,
-                        struct rows *r)
-{
-    for (uint32_t j = 0; j < p.n; j++) {
-        const uint32_t row = v.chosen ? (uint32_t)v.chosen[p.first + j] : p.first + j;
-        r->k_off[j] = r->v_off[j] = ((uint64_t)v.slot * a->group_rows + row) * a->k_row_bytes;
-    }
-}
-
-static void find_tokens(const struct bl_cpu_attention_args *a, struct view v, struct part p,
-                        struct rows *r)
-{
-    const uint32_t base = v.slot * a->rows_per_seq;
-    uint32_t row = bl_kv_row(a->rows_per_seq, v.slot, p.first) - base;
-    for (uint32_t j = 0; j < p.n; j++) {
-        r->k_off[j] = (uint64_t)(base + row) * a->k_row_bytes;
-        r->v_off[j] = (uint64_t)(base + row) * a->v_row_bytes;
-        row = row + 1 == a->rows_per_seq ? 0 : row + 1;
-    }
-}
-
-static void find_rows(const struct bl_cpu_attention_args *a, uint32_t kv, struct view v,
-                      struct part p, struct rows *r)
+static void find_rows(const struct bl_cpu_attention_args *a, uint32_t kv, struct bl_attend_view v,
+                      struct bl_attend_part p, struct rows *r)
 {
     r->k = (p.groups ? a->rows : a->k) + kv * a->k_head_bytes;
     r->v = (p.groups ? a->rows : a->v) + kv * a->v_head_bytes;
     r->n = p.n;
-    if (p.groups)
-        find_groups(a, v, p, r);
-    else
-        find_tokens(a, v, p, r);
+    bl_attend_find(a, v, p, r->k_off, r->v_off);
 }
 
 /* ---- partial results ---- */
@@ -309,8 +226,8 @@ static uint32_t heads_together(const struct bl_cpu_attention_args *a, uint64_t n
  * and while one is worked on the next comes near. */
 struct unit {
     uint32_t t, i, block; /* i: which part */
-    struct view view;
-    struct part part;
+    struct bl_attend_view view;
+    struct bl_attend_part part;
     struct heads heads;
     uint64_t before; /* weight of the units before */
 };
@@ -326,8 +243,8 @@ static struct plan plan_of(const struct bl_cpu_attention_args *a, const struct b
     struct plan plan = {0};
     uint64_t parts = 0;
     for (uint32_t t = 0; t < job->params->n_tok; t++) {
-        const struct view v = view_of(a, job->params, t);
-        parts += n_parts(a, v);
+        const struct bl_attend_view v = bl_attend_view_of(a, job->params, t);
+        parts += bl_attend_n_parts(a, v);
         plan.weight += (uint64_t)(v.n_rows + v.end - v.first) * a->at.n_head;
     }
     plan.together = heads_together(a, parts, job->nth);
@@ -339,8 +256,8 @@ static struct plan plan_of(const struct bl_cpu_attention_args *a, const struct b
 static void enter(const struct bl_cpu_attention_args *a, const struct bl_params *p,
                   const struct plan *plan, struct unit *u)
 {
-    u->view = view_of(a, p, u->t);
-    u->part = part_of(a, u->view, u->i);
+    u->view = bl_attend_view_of(a, p, u->t);
+    u->part = bl_attend_part_of(a, u->view, u->i);
     u->heads = block_of(a, plan->together, u->block);
 }
 
@@ -351,7 +268,7 @@ static bool next_unit(const struct bl_cpu_attention_args *a, const struct bl_par
     u->before += (uint64_t)u->part.n * (u->heads.end - u->heads.first);
     if (++u->block == plan->blocks) {
         u->block = 0;
-        if (++u->i == n_parts(a, u->view)) {
+        if (++u->i == bl_attend_n_parts(a, u->view)) {
             u->i = 0;
             if (++u->t == p->n_tok)
                 return false;
@@ -424,7 +341,7 @@ void bl_cpu_attend_merge(const void *args, const struct bl_cpu_job *job)
     const uint32_t dv = a->at.dv;
     const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
     for (uint32_t t = own.first; t < own.end; t++) {
-        const uint32_t n = n_parts(a, view_of(a, job->params, t));
+        const uint32_t n = bl_attend_n_parts(a, bl_attend_view_of(a, job->params, t));
         for (uint32_t head = 0; head < a->at.n_head; head++) {
             const float *p = partial_of(a, t, head, 0);
             float *y = out_of(a, t, head);
@@ -449,10 +366,10 @@ struct block {
 
 /* One token's rows of a part. */
 static void token_part(const struct bl_cpu_attention_args *a, const struct bl_cpu_job *job,
-                       const struct work *w, const struct block *b, uint32_t t, struct part p,
-                       struct task s)
+                       const struct work *w, const struct block *b, uint32_t t,
+                       struct bl_attend_part p, struct task s)
 {
-    const struct view v = view_of(a, job->params, t);
+    const struct bl_attend_view v = bl_attend_view_of(a, job->params, t);
     const bool first = p.groups ? !p.first : !v.n_rows && p.first == v.first;
     const bool last = !p.groups && p.first + p.n == v.end;
     struct running *run = &w->run[(t - b->t0) * BLOCK_HEADS];
@@ -471,36 +388,23 @@ static void token_part(const struct bl_cpu_attention_args *a, const struct bl_cp
     }
 }
 
-/* What tokens of one sequence see together. */
-static struct view view_of_all(const struct bl_cpu_attention_args *a, const struct bl_params *p,
-                               uint32_t t0, uint32_t t1)
-{
-    struct view all = view_of(a, p, t0);
-    for (uint32_t t = t0 + 1; t < t1; t++) {
-        const struct view v = view_of(a, p, t);
-        all.first = v.first < all.first ? v.first : all.first;
-        all.end = v.end > all.end ? v.end : all.end;
-        all.n_rows = v.n_rows > all.n_rows ? v.n_rows : all.n_rows;
-    }
-    return all;
-}
-
 /* Whether the tokens of a block see the same rows; of chosen ones, each has its own. */
-static bool is_shared(const struct bl_cpu_attention_args *a, const struct block *b, struct part p)
+static bool is_shared(const struct bl_cpu_attention_args *a, const struct block *b,
+                      struct bl_attend_part p)
 {
     return p.n && (!p.groups || !a->chosen || b->t1 - b->t0 == 1);
 }
 
 static void run_part(const struct bl_cpu_attention_args *a, const struct bl_cpu_job *job,
-                     struct work *w, const struct block *b, struct part part, bool next)
+                     struct work *w, const struct block *b, struct bl_attend_part part, bool next)
 {
     const bool shared = is_shared(a, b, part);
     struct task s = {.rows = &w->rows[0], .keys_ahead = next ? &w->rows[1] : NULL};
     if (shared && s.rows->v != s.rows->k)
         s.values_ahead = s.rows;
     for (uint32_t t = b->t0; t < b->t1; t++) {
-        const struct view v = view_of(a, job->params, t);
-        const struct part mine = meet(v, part);
+        const struct bl_attend_view v = bl_attend_view_of(a, job->params, t);
+        const struct bl_attend_part mine = bl_attend_meet(v, part);
         if (!mine.n)
             continue;
         if (!shared)
@@ -515,14 +419,15 @@ static void run_part(const struct bl_cpu_attention_args *a, const struct bl_cpu_
 static void run_block(const struct bl_cpu_attention_args *a, const struct bl_cpu_job *job,
                       const struct block *b)
 {
-    const struct view all = view_of_all(a, job->params, b->t0, b->t1);
-    const uint32_t n = n_parts(a, all);
+    const struct bl_attend_view all = bl_attend_view_of_all(a, job->params, b->t0, b->t1);
+    const uint32_t n = bl_attend_n_parts(a, all);
     struct work w = work_of(a, job->ith);
-    struct part part = part_of(a, all, 0);
+    struct bl_attend_part part = bl_attend_part_of(a, all, 0);
     if (is_shared(a, b, part))
         find_rows(a, b->heads.kv, all, part, &w.rows[0]);
     for (uint32_t i = 0; i < n; i++) {
-        const struct part next = i + 1 < n ? part_of(a, all, i + 1) : (struct part){0};
+        const struct bl_attend_part next =
+            i + 1 < n ? bl_attend_part_of(a, all, i + 1) : (struct bl_attend_part){0};
         const bool ahead = is_shared(a, b, next);
         if (ahead)
             find_rows(a, b->heads.kv, all, next, &w.rows[1]);

@@ -4,7 +4,8 @@
 
 enum {
     FEW_TOKENS = 4,
-    LEAST_SPLIT = 128, /* keys and values of one head stay in the first-level caches */
+    LEAST_SPLIT = 128,      /* keys and values of one head stay in the first-level caches */
+    LEAST_TILE_SPLIT = 256, /* merging is a small part of the work */
     MOST_SPLITS = 64
 };
 enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
@@ -13,6 +14,7 @@ enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 
 struct sizes {
     uint32_t split, n_splits; /* keys of a split; most splits that a token sees */
+    uint32_t tile_rows;       /* 0: single queries */
     uint64_t work, partial;   /* bytes of a thread, of a token */
 };
 
@@ -30,18 +32,22 @@ static uint32_t most_group_rows(const struct bl_graph *g, const struct bl_node *
     return chosen ? g->vals[chosen].ne[0] : g->vals[bl_node_src(g, n, ROWS)].ne[1];
 }
 
-static struct sizes sizes_of(const struct bl_graph *g, const struct bl_node *n)
+static struct sizes sizes_of(const struct bl_caps *caps, const struct bl_graph *g,
+                             const struct bl_node *n)
 {
     const struct bl_attention_attr *at = bl_node_attr(g, n); /* ATTENTION_GROUPS begins with it */
     const uint32_t rows = g->vals[bl_node_src(g, n, K)].ne[1], groups = most_group_rows(g, n);
     const uint64_t most = rows > groups ? rows : groups;
-    struct sizes s = {.split = LEAST_SPLIT};
+    struct sizes s = {.split = caps->exact ? LEAST_SPLIT : LEAST_TILE_SPLIT};
     while ((uint64_t)s.split * MOST_SPLITS < most)
         s.split *= 2;
     /* A window may begin inside a split: one more. */
     s.n_splits = (uint32_t)(((uint64_t)rows + s.split - 1) / s.split + 1 +
                             ((uint64_t)groups + s.split - 1) / s.split);
-    s.work = bl_cpu_attend_work_bytes(s.split, at->dv);
+    if (!caps->exact)
+        s.tile_rows = bl_cpu_tile_rows(at, g->vals[bl_node_src(g, n, Q)].ne[1]);
+    s.work = caps->exact ? bl_cpu_attend_work_bytes(s.split, at->dv)
+                         : bl_cpu_tile_work_bytes(at, s.tile_rows);
     s.partial = at->n_head * s.n_splits * partial_floats(at) * sizeof(float);
     return s;
 }
@@ -73,6 +79,8 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     a->y = (float *)(uintptr_t)b->bound->dst[0];
     a->qk = b->dev->kernels.kv[k->type].qk;
     a->pv = b->dev->kernels.kv[v->type].pv;
+    a->keys = b->dev->kernels.rows[k->type].keys;
+    a->values = b->dev->kernels.rows[v->type].values;
     a->k_row_bytes = (size_t)bl_dtype_row_bytes(k->type, k->ne[0]);
     a->v_row_bytes = (size_t)bl_dtype_row_bytes(v->type, v->ne[0]);
     a->k_head_bytes = (size_t)bl_dtype_row_bytes(k->type, a->at.dk);
@@ -80,11 +88,18 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     a->group = a->at.n_head / a->at.n_head_kv;
     a->rows_per_seq = k->ne[1];
     a->split = s->split;
+    a->tile_rows = s->tile_rows;
     a->n_splits = s->n_splits;
     a->partial_floats = (uint32_t)partial_floats(&a->at);
     a->work_bytes = (size_t)s->work;
     fill_groups(b, a);
 }
+
+struct form {
+    bl_cpu_step_fn *few, *merge, *many;
+};
+static const struct form single = {bl_cpu_attend_few, bl_cpu_attend_merge, bl_cpu_attend_many},
+                         tiled = {bl_cpu_tile_few, bl_cpu_tile_merge, bl_cpu_tile_many};
 
 static bool is_few(const struct bl_value *q)
 {
@@ -93,15 +108,16 @@ static bool is_few(const struct bl_value *q)
 
 static void attention_emit(struct bl_cpu_builder *b)
 {
-    const struct sizes s = sizes_of(b->graph, b->node);
+    const struct sizes s = sizes_of(&b->dev->base.caps, b->graph, b->node);
+    const struct form f = s.tile_rows ? tiled : single;
     const struct bl_value *q = bl_cpu_src(b, Q);
     const bool few = is_few(q);
     const uint64_t own = b->dev->base.caps.threads * s.work, partials = q->ne[1] * s.partial;
     bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(partials) : 0));
     const uint64_t work = bl_cpu_take(b, own), partial = few ? bl_cpu_take(b, partials) : 0;
     struct bl_cpu_attention_args *a =
-        bl_cpu_step(b, few ? bl_cpu_attend_few : bl_cpu_attend_many, sizeof *a, BL_CPU_SPREAD);
-    if (!a)
+        bl_cpu_step(b, few ? f.few : f.many, sizeof *a, BL_CPU_SPREAD);
+    if (!a || !(a->counter = bl_cpu_counter_of(b)))
         return;
     fill_args(b, a, &s);
     bl_cpu_touch(b, work, own, 0, true);
@@ -112,7 +128,7 @@ static void attention_emit(struct bl_cpu_builder *b)
         return;
     }
     bl_cpu_touch(b, partial, partials, s.partial, true);
-    struct bl_cpu_attention_args *m = bl_cpu_step(b, bl_cpu_attend_merge, sizeof *m, BL_CPU_TOKENS);
+    struct bl_cpu_attention_args *m = bl_cpu_step(b, f.merge, sizeof *m, BL_CPU_TOKENS);
     if (!m)
         return;
     *m = *a;
@@ -138,7 +154,7 @@ static bool attention_supports(const struct bl_graph *g, const struct bl_node *n
 static uint64_t attention_scratch(const struct bl_caps *caps, const struct bl_graph *g,
                                   const struct bl_node *n)
 {
-    const struct sizes s = sizes_of(g, n);
+    const struct sizes s = sizes_of(caps, g, n);
     const struct bl_value *q = &g->vals[bl_node_src(g, n, Q)];
     const uint64_t own = bl_cpu_round(caps->threads * s.work);
     return is_few(q) ? own + bl_cpu_round(q->ne[1] * s.partial) : own;

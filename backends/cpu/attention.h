@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* attention.h — between the op ATTENTION, which is emitted in attention.c, and its steps in attend.c; private to
- * backends/cpu.
+/* attention.h — between the op ATTENTION, which is emitted in attention.c, and its steps in attend.c and
+ * attend_block.c; private to backends/cpu.
  *
  * Purpose   what a token sees is a list of rows: those of whole groups of tokens, then those of single tokens. Both are
  *           cut into splits at fixed places; each split gives a partial result for a (token, head): its largest score,
  *           the sum of exponentials and the weighted values. Partials are merged in order. Few tokens: threads share
  *           (token, split, heads), a second step merges. Many: a thread takes a block of tokens and merges as it goes.
  *           Both do the same arithmetic, so a token's result depends neither on the number of threads nor on whether it
- *           came alone or in a batch.
+ *           came alone or in a batch. There are two forms: by tiles of queries (attend_block.c), and for --exact by single
+ *           queries (attend.c), in the order in which the specification sums.
  * Ownership arguments belong to the segment; addresses in them are borrowed.
  * Units     bytes where the name says so, else rows.
  * Errors    none.
@@ -26,10 +27,14 @@ struct bl_cpu_attention_args {
     float *y;
     bl_qk_fn *qk;
     bl_pv_fn *pv;
+    bl_tile_keys_fn *keys;
+    bl_tile_values_fn *values;
+    struct bl_cpu_counter *counter;
     size_t k_row_bytes, v_row_bytes, k_head_bytes, v_head_bytes;
     struct bl_attention_attr at;
     uint32_t group; /* query heads of one key head */
     uint32_t rows_per_seq, split;
+    uint32_t tile_rows; /* queries that a thread has room for */
     uint32_t group_tokens, group_rows, n_chosen; /* group_rows: per sequence */
     uint8_t *work;                               /* every thread's own */
     size_t work_bytes;
@@ -41,5 +46,10 @@ uint64_t bl_cpu_attend_work_bytes(uint32_t split, uint32_t dv); /* of a thread *
 
 bl_cpu_step_fn bl_cpu_attend_few, bl_cpu_attend_merge; /* few tokens: one after the other */
 bl_cpu_step_fn bl_cpu_attend_many;
+
+/* The same by tiles. */
+uint32_t bl_cpu_tile_rows(const struct bl_attention_attr *, uint32_t n_tok); /* of a thread, for at most n_tok tokens */
+uint64_t bl_cpu_tile_work_bytes(const struct bl_attention_attr *, uint32_t rows);
+bl_cpu_step_fn bl_cpu_tile_few, bl_cpu_tile_merge, bl_cpu_tile_many;
 
 #endif

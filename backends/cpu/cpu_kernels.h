@@ -10,6 +10,7 @@
 #ifndef BL_CPU_KERNELS_H
 #define BL_CPU_KERNELS_H
 
+#include "attend_tile.h"
 #include "compiler.h"
 #include "dtype.h"
 #include "panel.h"
@@ -61,6 +62,8 @@ struct bl_cpu_kernels {
     struct bl_matmul_kernel matmul[BL_N_DTYPES];
     struct bl_panel_kernel panel[BL_N_DTYPES]; /* x by the law of matmul[] */
     struct bl_kv_kernel kv[BL_N_DTYPES];
+    struct bl_rows_kernel rows[BL_N_DTYPES]; /* the same types, for tiles */
+    struct bl_tile_kernel tile;
     const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
     bl_quant_fn *quantize_256; /* law Q8_K */

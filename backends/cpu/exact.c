@@ -21,6 +21,7 @@ void bl_cpu_exact(struct bl_cpu_kernels *kernels)
 #undef X
     };
     bl_cpu_scalar(kernels);
+    kernels->tile = (struct bl_tile_kernel){0}; /* attention by single queries */
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         if (kernels->matmul[t].dot)
             kernels->matmul[t] = dots[t];

@@ -219,5 +219,6 @@ void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
         .delta_rule = delta_rule,
     };
     bl_scalar_dots(kernels->matmul);
+    bl_scalar_tiles(kernels);
     bl_scalar_panels(kernels);
 }

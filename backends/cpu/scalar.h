@@ -14,6 +14,8 @@
 
 /* Fills the entries of every type that is a weight, by its law. */
 void bl_scalar_dots(struct bl_matmul_kernel matmul[BL_N_DTYPES]);
+/* Fills rows[] and tile. */
+void bl_scalar_tiles(struct bl_cpu_kernels *);
 /* Panels of floats for them. */
 void bl_scalar_panels(struct bl_cpu_kernels *);
 

@@ -17,15 +17,15 @@
 
 enum subject_kind {
     DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
-    SIGMOID_MUL, ADD, AXPY, ROPE_NORM, ROPE_NEOX, DELTA
+    SIGMOID_MUL, ADD, AXPY, ROPE_NORM, ROPE_NEOX, DELTA, TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
     enum subject_kind kind;
-    enum bl_dtype type; /* of DOT, PANEL, QK, PV */
+    enum bl_dtype type; /* of DOT, PANEL, QK, PV, TILE_KEYS, TILE_VALUES */
     void (*fn)(void);   /* for comparing entries, never called */
 };
-enum { MAX_SUBJECTS = 3 * BL_N_DTYPES + 64 };
+enum { MAX_SUBJECTS = 4 * BL_N_DTYPES + 64 };
 /* Every entry of the table that is there, in a fixed order; returns the count. */
 uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_kernels *);
 
@@ -36,9 +36,9 @@ enum fill { FILL_RANDOM, FILL_SPECIAL, FILL_ZERO_INPUT, FILL_LARGE, FILL_TINY, N
 /* A case is a subject, a seed and this: printed and read as "k,rows,pad,place,fill". */
 struct shape {
     uint32_t k;     /* elements of a row or vector */
-    uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state */
+    uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state; queries of a tile */
     uint32_t pad;   /* bytes between rows */
-    uint32_t place; /* DOT: what `next` is; PANEL: tokens; vectors: 1 = the output is the first input */
+    uint32_t place; /* DOT: what `next` is; PANEL: tokens; TILE_SUM: keys - 1; vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
 };
 struct memory; /* guarded regions */
@@ -57,12 +57,14 @@ void check_panel_shapes(struct context *, const struct subject *, bool quick, vi
 void check_kv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_vector_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_delta_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_tile_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 /* Runs reference and subject once. */
 bool check_dot(struct context *, const struct subject *, const struct shape *);
 bool check_panel(struct context *, const struct subject *, const struct shape *);
 bool check_kv(struct context *, const struct subject *, const struct shape *);
 bool check_vector(struct context *, const struct subject *, const struct shape *);
 bool check_delta(struct context *, const struct subject *, const struct shape *);
+bool check_tile(struct context *, const struct subject *, const struct shape *);
 
 bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keeps the reason, returns false */
 /* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */
@@ -97,6 +99,8 @@ struct bench_options {
 };
 void bench_header(const struct bench_options *);
 void bench_subject(struct context *, const struct subject *, const struct bench_options *);
+/* Prompts and single tokens at a depth, by tiles and by single queries in turns. */
+void bench_attention(struct context *, unsigned flags);
 /* Prints, for rows of 2048 and 4096: percent of bench_peak for 8, 16, 32, 64, 128, 512 and 2048 tokens, packing
  * included; of two full tiles without packing; packing in tokens and arranging in rows that the peak would do in that
  * time; the least tokens for which panels, all included, take less time than dots. */

@@ -55,6 +55,11 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         add_subject(out, &n, QK, t, "qk.", k->kv[t].name, (any_fn *)k->kv[t].qk);
         add_subject(out, &n, PV, t, "pv.", k->kv[t].name, (any_fn *)k->kv[t].pv);
     }
+    for (unsigned t = 0; t < BL_N_DTYPES; t++) {
+        add_subject(out, &n, TILE_KEYS, t, "keys.", k->rows[t].name, (any_fn *)k->rows[t].keys);
+        add_subject(out, &n, TILE_VALUES, t, "values.", k->rows[t].name,
+                    (any_fn *)k->rows[t].values);
+    }
     const struct {
         enum subject_kind kind;
         const char *prefix, *name;
@@ -73,6 +78,9 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {ROPE_NORM, "rope_norm.", k->rope_name, (any_fn *)k->rope_norm},
         {ROPE_NEOX, "rope_neox.", k->rope_name, (any_fn *)k->rope_neox},
         {DELTA, "", k->delta_name, (any_fn *)k->delta_rule},
+        {TILE_SCORES, "scores.", k->tile.name, (any_fn *)k->tile.scores},
+        {TILE_WEIGHTS, "weights.", k->tile.name, (any_fn *)k->tile.weights},
+        {TILE_SUM, "sum.", k->tile.name, (any_fn *)k->tile.sum},
     };
     for (size_t i = 0; i < BL_COUNT(others); i++)
         add_subject(out, &n, others[i].kind, BL_F32, others[i].prefix, others[i].name,
@@ -148,6 +156,8 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
         return check_panel(c, s, shape);
     if (s->kind == DELTA)
         return check_delta(c, s, shape);
+    if (s->kind >= TILE_KEYS)
+        return check_tile(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
 }
 
@@ -199,6 +209,8 @@ static void test_subject(struct context *c, const struct subject *s)
         check_dot_shapes(c, s, options.quick, visit);
     else if (s->kind == PANEL)
         check_panel_shapes(c, s, options.quick, visit);
+    else if (s->kind >= TILE_KEYS)
+        check_tile_shapes(c, s, options.quick, visit);
     else if (s->kind == QK || s->kind == PV)
         check_kv_shapes(c, s, options.quick, visit);
     else if (s->kind == DELTA)
@@ -238,6 +250,8 @@ static void run_subject(struct context *c, const struct subject *s)
     tally.subjects++;
     if (options.list)
         printf("  %s\n", s->name);
+    else if (options.bench && s->kind >= TILE_KEYS)
+        return; /* as parts of attention */
     else if (options.bench)
         bench_subject(c, s, &options.speed);
     else
@@ -261,6 +275,8 @@ static void run_mask(unsigned mask, struct memory *mem, struct bl_cpu_kernels *t
     for (uint32_t i = 0; i < n; i++)
         if (changed(&now[i], before, *n_before) && name_matches(now[i].name))
             run_subject(&c, &now[i]);
+    if (options.bench && !options.list && name_matches("attention"))
+        bench_attention(&c, mask);
     if (!options.list && !options.bench)
         printf("  %llu kernels, %llu cases, %.1f s\n", (unsigned long long)tally.subjects,
                (unsigned long long)tally.cases, seconds() - start);

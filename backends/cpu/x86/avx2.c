@@ -364,4 +364,5 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     bl_cpu_avx2_panel_f32(t);
     bl_cpu_avx2_panel(t);
     bl_cpu_avx2_kv(t);
+    bl_cpu_avx2_attend(t);
 }

@@ -324,4 +324,5 @@ void bl_cpu_avx512(struct bl_cpu_kernels *t)
     bl_cpu_avx512_lowbit(t);
     bl_cpu_avx512_panel(t);
     bl_cpu_avx512_kv(t);
+    bl_cpu_avx512_attend(t);
 }

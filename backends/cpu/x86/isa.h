@@ -19,11 +19,13 @@ void bl_cpu_avx2_iquant(struct bl_cpu_kernels *);  /* IQ4_XS and the codebook ty
 void bl_cpu_avx2_panel_f32(struct bl_cpu_kernels *); /* after the dots */
 void bl_cpu_avx2_panel(struct bl_cpu_kernels *);   /* packed panels, after panel_f32 */
 void bl_cpu_avx2_kv(struct bl_cpu_kernels *);      /* attention over cached rows */
+void bl_cpu_avx2_attend(struct bl_cpu_kernels *);  /* attention by tiles of queries */
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *); /* IQ4_XS, IQ3, IQ2 */
 void bl_cpu_avx512_lowbit(struct bl_cpu_kernels *); /* IQ1 and other types of one or two bits */
 void bl_cpu_avx512_panel(struct bl_cpu_kernels *); /* all types */
 void bl_cpu_avx512_kv(struct bl_cpu_kernels *);
+void bl_cpu_avx512_attend(struct bl_cpu_kernels *);
 
 #endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX-512 attention by tiles: keys and values decoded once, up to eight queries together. */
+#include "avx512.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+enum { LANES = 16, VECTORS = BL_TILE_KEYS / LANES };
+
+BL_ALWAYS_INLINE __mmask16 lanes(uint32_t left)
+{
+    return left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff;
+}
+
+/* ---- rows ---- */
+
+BL_ALWAYS_INLINE __m512 scaled(const char *block, __m128i bytes)
+{
+    const __m512 d = _mm512_cvtph_ps(_mm256_set1_epi16((short)bl_load_u16(block)));
+    return _mm512_mul_ps(to_float(_mm512_cvtepi8_epi32(bytes)), d);
+}
+/* 16 codes: the lower nibbles of a block, then the upper ones. */
+BL_ALWAYS_INLINE __m512 load_q4_0(const char *row, uint32_t i)
+{
+    const char *block = row + (size_t)(i / 32) * 18;
+    __m128i v = load128(block + 2);
+    if (i % 32)
+        v = _mm_srli_epi16(v, 4);
+    v = _mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+    return scaled(block, v);
+}
+/* 16 elements of a row, those of the mask; rows of blocks have no others. */
+BL_ALWAYS_INLINE __m512 load_row(enum bl_dtype t, const char *row, uint32_t i, __mmask16 m)
+{
+    const char *block = row + (size_t)(i / 32) * 34;
+    switch (t) {
+    case BL_F32:
+        return _mm512_maskz_loadu_ps(m, row + 4 * (size_t)i);
+    case BL_F16:
+        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, row + 2 * (size_t)i));
+    case BL_BF16:
+        return _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, row + 2 * (size_t)i)), 16));
+    case BL_Q8_0:
+        return scaled(block, load128(block + 2 + i % 32));
+    default:
+        return load_q4_0(row, i);
+    }
+}
+/* Rows and columns of 16 x 16 change places. */
+BL_ALWAYS_INLINE void transpose(__m512 v[LANES])
+{
+    __m512 a[LANES], b[LANES];
+    for (int i = 0; i < LANES; i += 2) {
+        a[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int h = 0; h < 2; h++) {
+            b[i + 2 * h] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0x44);
+            b[i + 2 * h + 1] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0xee);
+        }
+    /* b[4 g + c]: columns c, c + 4, c + 8, c + 12 of rows 4 g .. 4 g + 3 */
+    for (int c = 0; c < 4; c++) {
+        const __m512 lo01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x88);
+        const __m512 hi01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd);
+        const __m512 lo23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
+        const __m512 hi23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xdd);
+        v[c] = _mm512_shuffle_f32x4(lo01, lo23, 0x88);
+        v[c + 8] = _mm512_shuffle_f32x4(lo01, lo23, 0xdd);
+        v[c + 4] = _mm512_shuffle_f32x4(hi01, hi23, 0x88);
+        v[c + 12] = _mm512_shuffle_f32x4(hi01, hi23, 0xdd);
+    }
+}
+BL_ALWAYS_INLINE void keys(enum bl_dtype t, uint32_t dk, float *panel, const char *base,
+                           const uint64_t *row)
+{
+    for (uint32_t j = 0; j < BL_TILE_PANEL; j += LANES)
+        for (uint32_t i = 0; i < dk; i += LANES) {
+            const uint32_t n = dk - i < LANES ? dk - i : LANES;
+            float *out = panel + (size_t)i * BL_TILE_PANEL + j;
+            __m512 v[LANES];
+            for (int r = 0; r < LANES; r++)
+                v[r] = load_row(t, base + row[j + (uint32_t)r], i, lanes(n));
+            transpose(v);
+            if (n == LANES)
+                for (int r = 0; r < LANES; r++)
+                    _mm512_store_ps(out + r * BL_TILE_PANEL, v[r]);
+            else
+                for (uint32_t r = 0; r < n; r++)
+                    _mm512_store_ps(out + r * BL_TILE_PANEL, v[r]);
+        }
+}
+BL_ALWAYS_INLINE void values(enum bl_dtype t, uint32_t dv, uint32_t n, float *out, const char *base,
+                             const uint64_t *row)
+{
+    for (uint32_t j = 0; j < n; j++)
+        for (uint32_t i = 0; i < dv; i += LANES, out += LANES)
+            _mm512_store_ps(out, load_row(t, base + row[j], i, lanes(dv - i)));
+}
+
+#define ROWS_OF(name, type)                                                                        \
+    static void keys_##name(uint32_t dk, float *panel, const void *base, const uint64_t *row)      \
+    {                                                                                              \
+        keys(type, dk, panel, base, row);                                                          \
+    }                                                                                              \
+    static void values_##name(uint32_t dv, uint32_t n, float *out, const void *base,               \
+                              const uint64_t *row)                                                 \
+    {                                                                                              \
+        values(type, dv, n, out, base, row);                                                       \
+    }
+ROWS_OF(f32, BL_F32)
+ROWS_OF(f16, BL_F16)
+ROWS_OF(bf16, BL_BF16)
+ROWS_OF(q8_0, BL_Q8_0)
+ROWS_OF(q4_0, BL_Q4_0)
+
+/* ---- scores ---- */
+
+BL_ALWAYS_INLINE void ask(bool any, bl_tile_ahead *ahead)
+{
+    if (any)
+        _mm_prefetch(*ahead, _MM_HINT_T1);
+}
+/* All 32 keys of a panel in two registers for each of R queries. */
+BL_ALWAYS_INLINE void scores_of(int R, bool A, uint32_t dk, float *score, const float *q,
+                                const float *panel, bl_tile_ahead *ahead)
+{
+    __m512 a[BL_TILE_ROWS], b[BL_TILE_ROWS];
+    for (int r = 0; r < R; r++)
+        a[r] = b[r] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < dk; i++, q++, panel += BL_TILE_PANEL) {
+        const __m512 k0 = _mm512_load_ps(panel), k1 = _mm512_load_ps(panel + LANES);
+        ask(A, ahead + i);
+        for (int r = 0; r < R; r++) {
+            const __m512 x = _mm512_set1_ps(q[(size_t)r * dk]);
+            a[r] = _mm512_fmadd_ps(x, k0, a[r]);
+            b[r] = _mm512_fmadd_ps(x, k1, b[r]);
+        }
+    }
+    for (int r = 0; r < R; r++) {
+        _mm512_store_ps(score + r * BL_TILE_KEYS, a[r]);
+        _mm512_store_ps(score + r * BL_TILE_KEYS + LANES, b[r]);
+    }
+}
+
+/* f(R, ...) with R a constant, so that sums stay in registers; so is whether lines are asked for.
+ */
+#define CASE(n, f, ahead, ...)                                                                     \
+    case n:                                                                                        \
+        if (ahead)                                                                                 \
+            f(n, true, __VA_ARGS__);                                                               \
+        else                                                                                       \
+            f(n, false, __VA_ARGS__);                                                              \
+        break;
+#define FOR_ROWS(n, ...)                                                                           \
+    switch (n) {                                                                                   \
+        CASE(1, __VA_ARGS__)                                                                       \
+        CASE(2, __VA_ARGS__)                                                                       \
+        CASE(3, __VA_ARGS__)                                                                       \
+        CASE(4, __VA_ARGS__)                                                                       \
+        CASE(5, __VA_ARGS__)                                                                       \
+        CASE(6, __VA_ARGS__)                                                                       \
+        CASE(7, __VA_ARGS__)                                                                       \
+        CASE(8, __VA_ARGS__)                                                                       \
+    }
+
+static void scores(uint32_t dk, uint32_t n, float *score, const float *q, const float *panel,
+                   bl_tile_ahead *ahead){FOR_ROWS(n, scores_of, ahead, dk, score, q, panel, ahead)}
+
+/* ---- weights ---- */
+
+/* 2^x for x <= 0 within 1 ulp, 0 below -150; NaN stays NaN. The polynomial's own relative error on
+ * |f| <= 1/2 is 4e-9. */
+BL_ALWAYS_INLINE __m512 power(__m512 x)
+{
+    x = _mm512_max_ps(_mm512_set1_ps(-160.0f), x);
+    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 f = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(0x1.414ebcp-13f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.5f03ecp-10f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3b2e0cp-7f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6af8ap-5f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebfbdcp-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e43p-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+/* Bits [first, end) of 64. */
+BL_ALWAYS_INLINE uint64_t seen(uint32_t first, uint32_t end)
+{
+    const uint64_t below = end < BL_TILE_KEYS ? ((uint64_t)1 << end) - 1 : UINT64_MAX;
+    return first < end ? below & (UINT64_MAX << first) : 0;
+}
+/* The largest score of a row; a NaN never wins. */
+BL_ALWAYS_INLINE float largest(const float *score, uint64_t in)
+{
+    __m512 m = _mm512_set1_ps(-INFINITY);
+    for (int v = 0; v < VECTORS; v++) {
+        const __m512 s = _mm512_load_ps(score + v * LANES);
+        m = _mm512_mask_max_ps(m, (__mmask16)(in >> v * LANES), s, m);
+    }
+    return _mm512_reduce_max_ps(m);
+}
+BL_ALWAYS_INLINE float weigh(float *score, uint64_t in, float from)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (int v = 0; v < VECTORS; v++) {
+        const __m512 s = _mm512_sub_ps(_mm512_load_ps(score + v * LANES), _mm512_set1_ps(from));
+        const __m512 p = _mm512_maskz_mov_ps((__mmask16)(in >> v * LANES), power(s));
+        _mm512_store_ps(score + v * LANES, p);
+        sum = _mm512_add_ps(sum, p);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+static void weights(uint32_t n, float *score, struct bl_tile *t)
+{
+    float max[LANES] = {0}, sum[LANES] = {0};
+    for (uint32_t r = 0; r < n; r++)
+        max[r] = largest(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]));
+    const __mmask16 m = lanes(n);
+    const __m512 before = _mm512_maskz_loadu_ps(m, t->max);
+    const __m512 top = _mm512_max_ps(before, _mm512_loadu_ps(max));
+    const __m512 from =
+        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(top, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), top);
+    _mm512_storeu_ps(max, from);
+    for (uint32_t r = 0; r < n; r++)
+        sum[r] = weigh(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]), max[r]);
+    const __m512 keep = power(_mm512_sub_ps(before, from));
+    const __m512 total =
+        _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, t->sum), keep, _mm512_loadu_ps(sum));
+    _mm512_mask_storeu_ps(t->max, m, top);
+    _mm512_mask_storeu_ps(t->keep, m, keep);
+    _mm512_mask_storeu_ps(t->sum, m, total);
+}
+
+/* ---- sums ---- */
+
+struct sums {
+    uint32_t width, n_keys;
+    const float *weight, *values, *keep;
+    bl_tile_ahead *ahead;
+};
+
+/* V vectors of columns for R queries over all keys. */
+BL_ALWAYS_INLINE void sum_columns(int R, bool A, int V, float *acc, const struct sums *s,
+                                  uint32_t at)
+{
+    bl_tile_ahead *ahead = A ? s->ahead + at / 32 * s->n_keys : NULL;
+    __m512 a[2 * BL_TILE_ROWS];
+    const float *values = s->values + at, *weight = s->weight;
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) {
+            a[2 * r + v] = _mm512_load_ps(acc + (size_t)r * s->width + at + v * LANES);
+            if (s->keep)
+                a[2 * r + v] = _mm512_mul_ps(a[2 * r + v], _mm512_set1_ps(s->keep[r]));
+        }
+    for (uint32_t j = 0; j < s->n_keys; j++, weight++, values += s->width) {
+        const __m512 v0 = _mm512_load_ps(values), v1 = _mm512_load_ps(values + (V - 1) * LANES);
+        ask(A, ahead + j);
+        for (int r = 0; r < R; r++) {
+            const __m512 p = _mm512_set1_ps(weight[r * BL_TILE_KEYS]);
+            a[2 * r] = _mm512_fmadd_ps(p, v0, a[2 * r]);
+            if (V == 2)
+                a[2 * r + 1] = _mm512_fmadd_ps(p, v1, a[2 * r + 1]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++)
+            _mm512_store_ps(acc + (size_t)r * s->width + at + v * LANES, a[2 * r + v]);
+}
+BL_ALWAYS_INLINE void sum_of(int R, bool A, float *acc, const struct sums *s)
+{
+    uint32_t at = 0;
+    for (; s->width - at >= 2 * LANES; at += 2 * LANES)
+        sum_columns(R, A, 2, acc, s, at);
+    if (at < s->width)
+        sum_columns(R, false, 1, acc, s, at);
+}
+static void sum(uint32_t dv, uint32_t n, uint32_t n_keys, float *acc, const float *weight,
+                const float *values, const float *keep, bl_tile_ahead *ahead)
+{
+    const struct sums s = {bl_tile_padded(dv), n_keys, weight, values, keep, ahead};
+    FOR_ROWS(n, sum_of, ahead, acc, &s)
+}
+
+void bl_cpu_avx512_attend(struct bl_cpu_kernels *t)
+{
+    t->rows[BL_F32] = (struct bl_rows_kernel){"rows_f32_f32_16__avx512", keys_f32, values_f32};
+    t->rows[BL_F16] = (struct bl_rows_kernel){"rows_f16_f32_16__avx512", keys_f16, values_f16};
+    t->rows[BL_BF16] = (struct bl_rows_kernel){"rows_bf16_f32_16__avx512", keys_bf16, values_bf16};
+    t->rows[BL_Q8_0] = (struct bl_rows_kernel){"rows_q8_0_f32_16__avx512", keys_q8_0, values_q8_0};
+    t->rows[BL_Q4_0] = (struct bl_rows_kernel){"rows_q4_0_f32_16__avx512", keys_q4_0, values_q4_0};
+    t->tile = (struct bl_tile_kernel){"tile_f32_f32_8x32__avx512", scores, weights, sum};
+}
