@@ -162,6 +162,9 @@ struct bl_threads {          /* how many threads, and why */
 /* topology: NULL = this machine, otherwise an hwloc XML file or synthetic string ("pack:2 core:4 pu:2").
  * cgroup_root: NULL = this process's own cgroups. */
 enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology, const char *cgroup_root);
+struct bl_options;
+/* Writes lines such as "threads 8: 8 physical cores": threads, memory nodes and huge pages that an engine would get. */
+enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), void *arg, const struct bl_options *);
 /* Writes lines such as "q4_k  dot_q4k_act_4__avx512" for the kernels this CPU gets; mask as in bl_options. */
 enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *arg, unsigned mask);
 
@@ -181,7 +184,10 @@ struct bl_options {                      /* zeroed = choose everything */
     uint32_t batch_tokens;               /* logical batch, 0 = BL_BATCH_TOKENS */
     uint32_t ubatch_tokens;              /* physical batch, 0 = BL_UBATCH_TOKENS */
     uint32_t out_tokens;                 /* most logits rows of one step, 0 = one per session */
-    uint32_t threads;                    /* 0 = bl_threads_choose */
+    uint32_t threads;                    /* for steps of few tokens; 0 = bl_threads_choose, or as timed */
+    uint32_t threads_prefill;            /* for steps of many; 0 = threads if given, else bl_threads_choose */
+    bool no_bind;                        /* leave threads and memory where the system puts them */
+    bool calibrate, no_calibrate;        /* time the reading of memory always, never; else where the rule is in doubt */
     uint32_t max_sessions;               /* 0 = 1 */
     uint32_t cpu_mask;                   /* CPU flags allowed; 0 = all that this CPU has */
     bool scalar;                         /* only the scalar kernels: cpu mask 0 */

@@ -21,6 +21,8 @@ struct bl_plan {
     uint64_t ctx_tokens;
     uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;
     bool mmap;                   /* weights used where the file is mapped, on devices that can */
+    uint32_t threads;            /* of the host for steps of few tokens; 0: as the machine's configuration says */
+    uint64_t nodes;              /* memory nodes that the host's blocks lie on, a bit each; 0: left to the system */
     struct bl_ledger ledger;     /* planned column filled by bl_plan_memory */
 };
 

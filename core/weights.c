@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "numa.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -62,6 +63,8 @@ static enum bl_status map_shard(struct loader *l, uint16_t d, uint32_t shard)
 
     BL_TRY(bl_file_map(file, &map));
     BL_TRY(bl_file_check(file));
+    /* a wish: few systems keep files in huge pages */
+    (void)madvise((void *)(uintptr_t)map, bl_file_bytes(file), MADV_HUGEPAGE);
     if (!import->bytes)
         BL_TRY(l->device[d]->ops->mem_import(l->device[d], (void *)(uintptr_t)map,
                                              bl_file_bytes(file), import));
@@ -225,6 +228,38 @@ static enum bl_status allocate(struct loader *l, uint32_t n_devices)
     return BL_OK;
 }
 
+/* ---- memory nodes ---- */
+
+static uint32_t bits(uint64_t nodes)
+{
+    uint32_t n = 0;
+    for (; nodes; nodes &= nodes - 1)
+        n++;
+    return n;
+}
+
+/* What is there now that everything has been read, and what the plan had for it. */
+static void tell_nodes(const struct loader *l, uint16_t d)
+{
+    const struct bl_mem *block = &l->w->block[d];
+    const uint64_t nodes = l->plan->nodes;
+    uint64_t on_node[BL_MAX_NODES];
+
+    if (!nodes || !block->host || !bl_numa_count(block->host, block->bytes, on_node))
+        return;
+    for (uint32_t i = 0; i < BL_MAX_NODES; i++) {
+        const uint64_t planned = nodes >> i & 1 ? block->bytes / bits(nodes) : 0;
+        if (!planned && !on_node[i])
+            continue;
+        bl_info("memory node %u: %llu bytes of weights, %llu planned", i,
+                (unsigned long long)on_node[i], (unsigned long long)planned);
+        if (on_node[i] < planned - planned / 4)
+            bl_warn("memory node %u holds %llu MiB of weights where %llu were planned; other "
+                    "programs or cached files fill it, and decoding will be slower",
+                    i, (unsigned long long)(on_node[i] >> 20), (unsigned long long)(planned >> 20));
+    }
+}
+
 enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *model,
                                struct bl_plan *plan, const struct bl_block_bytes *blocks,
                                struct bl_device *const *device, uint32_t n_devices,
@@ -242,6 +277,8 @@ enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *mode
     for (uint16_t d = 0; !st && d < n_devices; d++)
         if (device[d])
             st = load_device(&l, d);
+    if (!st)
+        tell_nodes(&l, 0);
 out:
     free(l.off);
     free(l.base);

@@ -56,10 +56,17 @@ static enum bl_status open_devices(struct bl_engine_parts *p)
     p->device = bl_calloc(p->machine.n_devices, sizeof *p->device);
     if (!p->device)
         return bl_fail(BL_ENOMEM, "out of memory for %u devices", p->machine.n_devices);
+    if (p->machine.cpus && p->machine.cpus->described)
+        p->plan.nodes = 0; /* they are not this machine's */
     for (uint16_t d = 0; d < p->machine.n_devices; d++) {
         const struct bl_machine_device *md = &p->machine.device[d];
+        struct bl_device_config config = md->config;
+        if (d == 0) {
+            config.threads = p->plan.threads ? p->plan.threads : config.threads;
+            config.nodes = p->plan.nodes;
+        }
         if (bl_plan_uses(&p->plan, d) || d == 0)
-            BL_TRY(md->backend->open(md->index, &md->config, &p->device[d]));
+            BL_TRY(md->backend->open(md->index, &config, &p->device[d]));
     }
     return BL_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "numa.h"
 #include "vocab.h"
 
 #include <stdio.h>
@@ -64,6 +65,38 @@ static enum bl_status check_fit(const struct bl_plan *p, const struct bl_machine
     return BL_OK;
 }
 
+static double times(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+void bl_plan_choose_nodes(struct bl_plan *p, const struct bl_machine *machine,
+                          const struct bl_options *opt)
+{
+    /* All nodes must promise more than reading shows: the threads also meet, over a longer way. */
+    const double gain = 1.2, fill = 0.9;
+    const struct bl_cpus *c = machine->cpus;
+    const struct bl_decode_way *way = &machine->home;
+
+    if (!c || c->n_nodes < 2 || opt->no_bind)
+        return;
+    const struct bl_memory_node *home = &c->node[c->home];
+    const double need = (double)bl_ledger_planned(&p->ledger, 0);
+    if (need > fill * (double)home->free_bytes ||
+        times(machine->spread.gb_per_s, machine->home.gb_per_s) > gain)
+        way = &machine->spread;
+    for (uint32_t i = 0; i < c->n_nodes; i++)
+        if (c->node[i].id < BL_MAX_NODES && (way == &machine->spread || i == c->home))
+            p->nodes |= (uint64_t)1 << c->node[i].id;
+    p->threads = opt->threads ? opt->threads : way->threads;
+    if (way == &machine->spread)
+        bl_info("memory nodes: blocks take turns over all %u, %.0f MiB on each", c->n_nodes,
+                need / c->n_nodes / (1 << 20));
+    else
+        bl_info("memory nodes: blocks lie on node %u, %.0f of %.0f MiB", home->id, need / (1 << 20),
+                (double)home->free_bytes / (1 << 20));
+}
+
 static enum bl_status fill_memory(struct bl_plan *p, const struct bl_model *m,
                                   const struct bl_machine *machine)
 {
@@ -75,6 +108,27 @@ static enum bl_status fill_memory(struct bl_plan *p, const struct bl_model *m,
     st = bl_plan_memory(p, m, machine, blocks);
     free(blocks);
     return st;
+}
+
+/* The system fills its page cache from whichever node reads first: with several of them weights are
+ * read into blocks that can be placed, if there is room. */
+static enum bl_status prefer_reading(struct bl_plan *p, const struct bl_model *m,
+                                     const struct bl_machine *machine, const struct bl_options *opt)
+{
+    const struct bl_machine_device *host = &machine->device[0];
+    if (!p->mmap || !machine->cpus || machine->cpus->n_nodes < 2 || opt->no_bind)
+        return BL_OK;
+    for (unsigned mapped = 0; mapped < 2; mapped++) {
+        p->mmap = mapped;
+        bl_ledger_finish(&p->ledger);
+        BL_TRY(fill_memory(p, m, machine));
+        if (bl_ledger_planned(&p->ledger, 0) <= host->usable_bytes)
+            break;
+    }
+    bl_info(p->mmap ? "memory nodes: no room to read the weights; mapped, they lie where they were "
+                      "first read"
+                    : "memory nodes: weights are read, for a mapped file cannot be placed");
+    return BL_OK;
 }
 
 /* One device so far: everything lives on the host CPU, the table of bl_plan_init. */
@@ -90,6 +144,10 @@ enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *m,
         st = bl_plan_check(&p, m, machine);
     if (!st)
         st = fill_memory(&p, m, machine);
+    if (!st)
+        st = prefer_reading(&p, m, machine, opt);
+    if (!st)
+        bl_plan_choose_nodes(&p, machine, opt);
     if (!st)
         st = check_fit(&p, machine);
     if (st) {

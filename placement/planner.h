@@ -15,6 +15,12 @@
 /* The devices of this machine, configured as the options ask. */
 enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options *);
 
+/* What of it concerns threads and memory, a line each. */
+void bl_machine_print(const struct bl_machine *, const struct bl_options *, void (*line)(void *arg, const char *text),
+                      void *arg);
+/* Where the host's blocks should lie, and threads to match; mapped files cannot be placed. */
+void bl_plan_choose_nodes(struct bl_plan *, const struct bl_machine *, const struct bl_options *);
+
 /* How the options want the model opened. */
 enum bl_status bl_model_choose(struct bl_model_options *out, const struct bl_options *);
 /* Context, batches and sessions of a plan, from the options and their defaults. */

@@ -328,6 +328,8 @@ static int put_cpu(cJSON *root, const struct bl_report *r, const struct bl_engin
         st = bl_cpu_describe(append_line, kernels, bl_engine_args_mask(e));
     if (!st)
         *good = put(o, "threads", json_u64(t.n)) &&
+                put(o, "threads_prefill", json_u64(t.n_prefill)) &&
+                put(o, "memory_nodes", json_u64(t.n_nodes)) &&
                 put(o, "physical_cores", json_u64(t.n_physical)) &&
                 put(o, "logical_processors", json_u64(t.n_logical)) &&
                 put(o, "quota_cpus", json_float(t.quota, false)) &&

@@ -25,7 +25,7 @@ static int open_model(void **state)
         d[i].usable_bytes = 1 << 30;
         assert_int_equal(d[i].backend->caps(0, &d[i].config, &d[i].caps), BL_OK);
     }
-    machine = (struct bl_machine){d, 2};
+    machine = (struct bl_machine){.device = d, .n_devices = 2};
     return 0;
 }
 

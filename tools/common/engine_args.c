@@ -76,7 +76,17 @@ static const struct bl_arg rope_rows[] = {
 
 static const struct bl_arg machine_rows[] = {
     {"-t,--threads", BL_ARG_INT, AT(threads), "N", 0, 1024,
-     .help = "threads (default 0: physical cores, limited by affinity and cgroup quota)"},
+     .help = "threads for steps of few tokens (default 0: physical cores of one memory node, "
+             "limited by affinity and cgroup quota)"},
+    {"-tb,--threads-batch,--threads-prefill", BL_ARG_INT, AT(threads_prefill), "N", 0, 1024,
+     .help = "threads for steps of many tokens (default: as -t; without -t all physical cores)"},
+    {"--calibrate", BL_ARG_FLAG, AT(calibrate),
+     .help =
+         "choose threads by timing how fast memory is read, which takes a quarter of a second "
+         "(default: on several memory nodes, with more than 8 cores, or when cores are shared)"},
+    {"--no-calibrate", BL_ARG_FLAG, AT(no_calibrate), .help = "never do that"},
+    {"--no-bind", BL_ARG_FLAG, AT(no_bind),
+     .help = "leave threads and memory wherever the system puts them"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
      .help = "CPU features that kernels may use: " CPU_MASKS " (default: all there are)"},
     {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
@@ -138,6 +148,8 @@ int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
         return bl_args_fail(
             c, "--cpu-mask 0x%" PRIx64 " has bits that mean nothing here; there are " CPU_MASKS,
             (uint64_t)a->cpu_mask);
+    if (a->calibrate && a->no_calibrate)
+        return bl_args_fail(c, "--calibrate and --no-calibrate contradict each other");
     if (a->batch_tokens && a->ubatch_tokens > a->batch_tokens)
         return bl_args_fail(c, "-ub %" PRId64 " is more than -b %" PRId64, a->ubatch_tokens,
                             a->batch_tokens);
@@ -163,21 +175,27 @@ int bl_engine_args_machine_code(const struct bl_report *r, enum bl_status st)
                                              : BL_EXIT_FAILURE;
 }
 
+struct bl_options bl_engine_args_machine(const struct bl_engine_args *a)
+{
+    return (struct bl_options){.topology = a->topology,
+                               .cgroup_root = a->cgroup_root,
+                               .threads = (uint32_t)a->threads,
+                               .threads_prefill = (uint32_t)a->threads_prefill,
+                               .no_bind = a->no_bind,
+                               .calibrate = a->calibrate,
+                               .no_calibrate = a->no_calibrate,
+                               .cpu_mask = a->cpu_mask > 0 ? (uint32_t)a->cpu_mask : 0,
+                               .scalar = a->cpu_mask == 0};
+}
+
 int bl_engine_args_describe(const struct bl_report *r, const struct bl_engine_args *a,
                             void (*line)(void *arg, const char *text), void *arg)
 {
-    struct bl_threads t;
-    char text[320];
-    enum bl_status st = bl_threads_choose(&t, a->topology, a->cgroup_root);
+    const struct bl_options opt = bl_engine_args_machine(a);
+    enum bl_status st = bl_machine_describe(line, arg, &opt);
 
-    if (st == BL_OK) {
-        if (a->threads)
-            snprintf(text, sizeof text, "threads %" PRId64 ": asked for with -t", a->threads);
-        else
-            snprintf(text, sizeof text, "threads %u: %s", (unsigned)t.n, t.reason);
-        line(arg, text);
+    if (st == BL_OK)
         st = bl_cpu_describe(line, arg, bl_engine_args_mask(a));
-    }
     return bl_engine_args_machine_code(r, st);
 }
 
@@ -212,6 +230,10 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .ubatch_tokens = (uint32_t)a->ubatch_tokens,
         .out_tokens = a->out_tokens,
         .threads = (uint32_t)a->threads,
+        .threads_prefill = (uint32_t)a->threads_prefill,
+        .no_bind = a->no_bind,
+        .calibrate = a->calibrate,
+        .no_calibrate = a->no_calibrate,
         .cpu_mask = a->cpu_mask > 0 ? (uint32_t)a->cpu_mask : 0,
         .scalar = a->cpu_mask == 0,
         .exact = a->exact,
@@ -230,8 +252,9 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .progress_arg = &view,
     };
 
-    if (a->verbose) {
-        int code = bl_engine_args_describe(r, a, note_line, r);
+    if (a->verbose) { /* threads and memory are told while the machine is looked at */
+        int code =
+            bl_engine_args_machine_code(r, bl_cpu_describe(note_line, r, bl_engine_args_mask(a)));
         if (code)
             return code;
     }

@@ -15,7 +15,9 @@
 
 struct bl_engine_args {
     const char *model, *topology, *cgroup_root, *type_k, *type_v;
-    int64_t ctx_tokens, batch_tokens, ubatch_tokens, threads; /* 0: not given */
+    int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given */
+    int64_t threads, threads_prefill;                         /* likewise */
+    bool no_bind, calibrate, no_calibrate;
     int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
     uint32_t out_tokens;                                      /* most logits rows of one step; set by the verb */
     int64_t rewind_tokens;
@@ -40,6 +42,7 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *);
 /* Checks that one row cannot express; sets report.json. Exit code, 0 = good. */
 int bl_engine_args_check(struct bl_command *, struct bl_engine_args *);
 unsigned bl_engine_args_mask(const struct bl_engine_args *); /* for bl_cpu_describe */
+struct bl_options bl_engine_args_machine(const struct bl_engine_args *); /* the part that concerns the machine */
 
 /* Opens the engine with progress; with -v prints threads and kernels first. The report also receives the library's log
  * from here on and must outlive the engine. Exit code, 0 = *out is set. */
@@ -48,7 +51,7 @@ int bl_engine_args_open(struct bl_report *, const struct bl_engine_args *, struc
 void bl_engine_args_memory(const struct bl_report *, const struct bl_engine *);
 /* Of a failed look at the machine, whose topology or root is an option, not a model: says why. */
 int bl_engine_args_machine_code(const struct bl_report *, enum bl_status);
-/* One line each: threads with their reason, kernels by type. */
+/* One line each: threads with their reason, memory nodes, kernels by type. */
 int bl_engine_args_describe(const struct bl_report *, const struct bl_engine_args *,
                             void (*line)(void *arg, const char *text), void *arg);
 
