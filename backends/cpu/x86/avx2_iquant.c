@@ -5,8 +5,7 @@
  * Entries are loaded one by one, a byte an element; index arithmetic runs on the scalar ports.
  * Signs go to the activations. Products of two are 16 bits, and their scales are applied by the
  * same vpmaddwd that widens them, so a block needs one conversion and one FMA a row. */
-#include "avx2.h"
-#include "codebooks.h"
+#include "avx2_codebook.h"
 
 enum { ROWS = 2, BLOCK = 256 };
 
@@ -28,20 +27,8 @@ BL_ALWAYS_INLINE __m256i add_scaled16(__m256i acc, __m256i u, __m256i x, uint32_
 /* 32 activations, negated where the bit is set */
 BL_ALWAYS_INLINE __m256i signed_acts(const int8_t *x, uint32_t signs)
 {
-    const __m256i which =
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i select = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)signs), which);
-    const __m256i minus = _mm256_cmpeq_epi8(_mm256_and_si256(v, select), select);
-    return _mm256_sign_epi8(load256(x), _mm256_or_si256(minus, _mm256_set1_epi8(1)));
+    return _mm256_sign_epi8(load256(x), plus_or_minus(signs));
 }
-BL_ALWAYS_INLINE __m256i load_entries(const uint64_t *table, unsigned a, unsigned b, unsigned c,
-                                      unsigned d)
-{
-    return _mm256_setr_epi64x((long long)table[a], (long long)table[b], (long long)table[c],
-                              (long long)table[d]);
-}
-
 /* ---- what a block has for its eight steps, over the stack to where it is broadcast ---- */
 
 struct steps {
@@ -51,15 +38,6 @@ struct steps {
 BL_ALWAYS_INLINE void store_steps(uint32_t *dst, __m256i v)
 {
     _mm256_store_si256((__m256i *)(void *)dst, v);
-}
-/* Bytes with seven sign bits (bit 7 clear) -> bit 7 makes the number of minuses even. */
-BL_ALWAYS_INLINE __m256i with_parity(__m256i s)
-{
-    const char e = 0, o = (char)0x80;
-    const __m256i parity = _mm256_setr_epi8(e, o, o, e, o, e, e, o, o, e, e, o, e, o, o, e, e, o, o,
-                                            e, o, e, e, o, o, e, e, o, e, o, o, e);
-    const __m256i both = and_bytes(_mm256_xor_si256(s, _mm256_srli_epi16(s, 4)), 15);
-    return _mm256_or_si256(s, _mm256_shuffle_epi8(parity, both));
 }
 /* 2 s + 1 in both words of each lane */
 BL_ALWAYS_INLINE __m256i odd_scales(__m256i s)
@@ -77,13 +55,7 @@ BL_ALWAYS_INLINE __m256i spread_nibbles(uint32_t nibbles)
 /* Words of IQ2_XXS and IQ3_XXS: four times seven signs, four bits of scale on top. */
 BL_ALWAYS_INLINE void xxs_steps(struct steps *st, __m256i word)
 {
-    const __m256i s01 =
-        _mm256_or_si256(_mm256_and_si256(word, _mm256_set1_epi32(0x7f)),
-                        _mm256_and_si256(_mm256_slli_epi32(word, 1), _mm256_set1_epi32(0x7f00)));
-    const __m256i s23 = _mm256_or_si256(
-        _mm256_and_si256(_mm256_slli_epi32(word, 2), _mm256_set1_epi32(0x7f0000)),
-        _mm256_and_si256(_mm256_slli_epi32(word, 3), _mm256_set1_epi32(0x7f000000)));
-    store_steps(st->signs, with_parity(_mm256_or_si256(s01, s23)));
+    store_steps(st->signs, xxs_signs(word));
     store_steps(st->scales, odd_scales(_mm256_srli_epi32(word, 28)));
     THROUGH_MEMORY(*st);
 }
@@ -156,16 +128,10 @@ BL_ALWAYS_INLINE __m256i iq3_xxs_row(const char *p, const struct bl_act_block *x
     xxs_steps(&st, load256(p + 66));
     __m256i v = _mm256_setzero_si256();
     for (int s = 0; s < 8; s++, i += 8) {
-        const __m256i u = _mm256_setr_epi32((int)t[i[0]], (int)t[i[1]], (int)t[i[2]], (int)t[i[3]],
-                                            (int)t[i[4]], (int)t[i[5]], (int)t[i[6]], (int)t[i[7]]);
+        const __m256i u = load_entries4(t, i);
         v = add_scaled(v, u, signed_acts(x->q + 32 * s, st.signs[s]), st.scales[s]);
     }
     return v;
-}
-/* Bit `at` of the bits of high index is bit 8. */
-BL_ALWAYS_INLINE int iq3_s_entry(uint8_t low, unsigned high, int at)
-{
-    return (int)iq3_s_bytes[low | (high << (8 - at) & 0x100)];
 }
 BL_ALWAYS_INLINE __m256i iq3_s_row(const char *p, const struct bl_act_block *x)
 {
@@ -176,10 +142,7 @@ BL_ALWAYS_INLINE __m256i iq3_s_row(const char *p, const struct bl_act_block *x)
     __m256i v = _mm256_setzero_si256();
     for (int s = 0; s < 8; s++, i += 8) {
         const unsigned h = high[s];
-        const __m256i u = _mm256_setr_epi32(iq3_s_entry(i[0], h, 0), iq3_s_entry(i[1], h, 1),
-                                            iq3_s_entry(i[2], h, 2), iq3_s_entry(i[3], h, 3),
-                                            iq3_s_entry(i[4], h, 4), iq3_s_entry(i[5], h, 5),
-                                            iq3_s_entry(i[6], h, 6), iq3_s_entry(i[7], h, 7));
+        const __m256i u = load_entries9(i, h);
         const uint32_t signs = bl_load_u32(p + 74 + 4 * s);
         v = add_scaled(v, u, signed_acts(x->q + 32 * s, signs), st.scales[s]);
     }
@@ -221,16 +184,6 @@ BL_ALWAYS_INLINE __m256i iq1_m_scales(uint64_t words)
     const __m256i w = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)words), each);
     const __m256i s = _mm256_srli_epi16(_mm256_mullo_epi16(w, to_top), 12);
     return _mm256_or_si256(_mm256_and_si256(s, _mm256_set1_epi16(14)), _mm256_set1_epi16(1));
-}
-/* 2 in the bytes of the groups whose bit of shift (3 of each nibble of 16 bits) is clear */
-BL_ALWAYS_INLINE __m256i iq1_m_plus(uint16_t high)
-{
-    const __m256i which = _mm256_setr_epi64x(0, 0, 0x0101010101010101, 0x0101010101010101);
-    const __m256i select = _mm256_setr_epi64x(0x0808080808080808, (long long)0x8080808080808080u,
-                                              0x0808080808080808, (long long)0x8080808080808080u);
-    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi16((short)high), which);
-    const __m256i clear = _mm256_cmpeq_epi8(_mm256_and_si256(v, select), _mm256_setzero_si256());
-    return and_bytes(clear, 2);
 }
 /* Eighths plus 9: 8 (value + 1), and 2 where the shift goes up. */
 BL_ALWAYS_INLINE __m256i iq1_m_row(const char *p, const struct bl_act_block *x)
@@ -279,11 +232,6 @@ BL_ALWAYS_INLINE __m256i iq4_xs_row(const char *p, const struct bl_act_block *x)
 
 /* ---- groups of rows ---- */
 
-/* IQ1_M keeps a nibble of d on top of each of its four words of scales. */
-BL_ALWAYS_INLINE uint16_t iq1_m_d(uint64_t s)
-{
-    return (uint16_t)((s >> 12 & 0xf) | (s >> 24 & 0xf0) | (s >> 36 & 0xf00) | (s >> 48 & 0xf000));
-}
 /* unit: of a row's integers, times d */
 BL_ALWAYS_INLINE void iquant_group(row_fn *row, int size, float unit, bool d_in_scales, int R,
                                    uint32_t k, float *out, const struct row_group *g,

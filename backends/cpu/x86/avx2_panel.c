@@ -6,7 +6,6 @@
  * then for each scale of the panel a row of start values, of scales, and of scaled sums for
  * addends. Every width does the same operations in the same order for a token. */
 #include "avx2_panel.h"
-#include "dtype_unpack.h"
 
 enum { TOKENS = 4, HALF = 2 /* registers of eight rows */ };
 
@@ -184,10 +183,11 @@ BL_ALWAYS_INLINE void arrange(const struct form *f, int offset, int32_t *tile, u
     X(FORM_5_BIT, 8, 4, false, false)                                                              \
     X(FORM_5_BIT_ADD, 8, 4, true, false)                                                           \
     X(FORM_6_BIT_16, 4, 2, false, false)                                                           \
-    X(FORM_4_BIT_16, 4, 4, false, false)                                                           \
-    X(FORM_4_BIT_16_ADD, 4, 4, true, false)                                                        \
-    X(FORM_8_BIT, 8, 1, false, true)                                                               \
-    X(FORM_8_BIT_16, 4, 1, false, true)
+    X(FORM_5_BIT_16, 4, 4, false, false)                                                           \
+    X(FORM_5_BIT_16_ADD, 4, 4, true, false)                                                        \
+    X(FORM_7_BIT, 8, 1, false, false)                                                              \
+    X(FORM_7_BIT_16, 4, 1, false, false)                                                           \
+    X(FORM_8_BIT, 8, 1, false, true)
 #define X(name, groups, depth, add, is_signed)                                                     \
     static const struct form name##_traits = {groups, depth, add, is_signed};                      \
     static void name##_multiply(float *c, const void *panel, const void *tile, uint32_t n_tok,     \
@@ -206,10 +206,15 @@ FORMS(X)
     X(FORM_5_BIT, 12)                                                                              \
     X(FORM_5_BIT_ADD, 0)                                                                           \
     X(FORM_6_BIT_16, 32)                                                                           \
-    X(FORM_4_BIT_16, 4)                                                                            \
-    X(FORM_4_BIT_16_ADD, 0)                                                                        \
-    X(FORM_8_BIT, 0)                                                                               \
-    X(FORM_8_BIT_16, 0)
+    X(FORM_5_BIT_16, 4)                                                                            \
+    X(FORM_5_BIT_16_ADD, 0)                                                                        \
+    X(FORM_4_BIT, 1)                                                                               \
+    X(FORM_5_BIT, 9)                                                                               \
+    X(FORM_5_BIT_16, 9)                                                                            \
+    X(FORM_5_BIT_16, 12)                                                                           \
+    X(FORM_7_BIT, 64)                                                                              \
+    X(FORM_7_BIT_16, 64)                                                                           \
+    X(FORM_8_BIT, 0)
 #define X(name, offset)                                                                            \
     static void name##_arrange_##offset(void *tile, uint32_t n_tok, uint32_t k,                    \
                                         const void *const *x)                                      \
@@ -249,61 +254,8 @@ struct bl_panel_kernel bl_avx2_panel(enum panel_form form, int offset, const cha
                                     .from = from};
 }
 
-/* ---- types by way of their scalar unpackers ---- */
-
-BL_ALWAYS_INLINE void unpacked_rows(enum bl_dtype type, int n_scales, const struct panel_rows *to,
-                                    const uint8_t *w, size_t stride, int n)
-{
-    const int elems = bl_dtypes[type].block_elems, bytes = bl_dtypes[type].block_bytes;
-    const int step = 256 / n_scales; /* columns of a scale */
-    int8_t code[8][256 + 32] BL_ALIGNED(32);
-    struct bl_unpacked u;
-    for (int r = 0; r < 8; r++)
-        for (int at = 0; at < n; at += elems) {
-            bl_unpackers[type].unpack(&u, w + (size_t)r * stride + at / elems * bytes);
-            memcpy(code[r] + at, u.q, (size_t)elems);
-            for (int i = at; i < at + elems; i += step)
-                to->part->scale[i / step][to->first + r] = u.scale[(i - at) / 16];
-        }
-    for (int c = 0; c < n / 16; c++) {
-        __m256i q[4];
-        columns((const uint8_t *)code[0] + 16 * c, sizeof code[0], q);
-        for (int i = 0; i < 4; i++)
-            put_code(to, 4 * c + i, q[i]);
-    }
-}
-#define UNPACKED(type, n_scales, elems, bytes)                                                     \
-    static void rows_##type(const struct panel_rows *to, const uint8_t *w, size_t stride, int n)   \
-    {                                                                                              \
-        unpacked_rows(BL_##type, n_scales, to, w, stride, n);                                      \
-    }                                                                                              \
-    PACK_ENTRY(pack_##type, rows_##type, elems, bytes)
-UNPACKED(TQ1_0, 8, 256, 54)
-UNPACKED(TQ2_0, 8, 256, 66)
-UNPACKED(NVFP4, 16, 64, 36)
-UNPACKED(Q1_0, 8, 128, 18)
-UNPACKED(Q2_0, 8, 64, 18)
-UNPACKED(IQ3_XXS, 8, 256, 98)
-UNPACKED(IQ3_S, 8, 256, 110)
-UNPACKED(IQ2_XXS, 8, 256, 66)
-UNPACKED(IQ2_XS, 16, 256, 74)
-UNPACKED(IQ2_S, 16, 256, 82)
-UNPACKED(IQ1_S, 8, 256, 50)
-UNPACKED(IQ1_M, 16, 256, 56)
-
 void bl_cpu_avx2_panel(struct bl_cpu_kernels *t)
 {
-    PANEL_SET(t, TQ1_0, FORM_8_BIT, 0, "tq1_0_act_4", pack_TQ1_0, 48);
-    PANEL_SET(t, TQ2_0, FORM_8_BIT, 0, "tq2_0_act_4", pack_TQ2_0, 48);
-    PANEL_SET(t, NVFP4, FORM_8_BIT_16, 0, "nvfp4_act_4", pack_NVFP4, 48);
-    PANEL_SET(t, Q1_0, FORM_8_BIT, 0, "q1_0_act_4", pack_Q1_0, 48);
-    PANEL_SET(t, Q2_0, FORM_8_BIT, 0, "q2_0_act_4", pack_Q2_0, 48);
-    PANEL_SET(t, IQ3_XXS, FORM_8_BIT, 0, "iq3_xxs_act_4", pack_IQ3_XXS, 48);
-    PANEL_SET(t, IQ3_S, FORM_8_BIT, 0, "iq3_s_act_4", pack_IQ3_S, 48);
-    PANEL_SET(t, IQ2_XXS, FORM_8_BIT, 0, "iq2_xxs_act_4", pack_IQ2_XXS, 48);
-    PANEL_SET(t, IQ2_XS, FORM_8_BIT_16, 0, "iq2_xs_act_4", pack_IQ2_XS, 48);
-    PANEL_SET(t, IQ2_S, FORM_8_BIT_16, 0, "iq2_s_act_4", pack_IQ2_S, 48);
-    PANEL_SET(t, IQ1_S, FORM_8_BIT, 0, "iq1_s_act_4", pack_IQ1_S, 48);
-    PANEL_SET(t, IQ1_M, FORM_8_BIT_16, 0, "iq1_m_act_4", pack_IQ1_M, 48);
     bl_cpu_avx2_panel_blocks(t);
+    bl_cpu_avx2_panel_iquant(t);
 }

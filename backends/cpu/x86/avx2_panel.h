@@ -25,15 +25,16 @@ struct panel_part {
 
 /* What codes are, and how many sums of two 16 bits hold: 2 * code * 127 * depth <= 32767. */
 enum panel_form {
-    FORM_4_BIT,     /* up to 15 as they are; 32 columns a scale, depth 8 */
-    FORM_4_BIT_ADD, /* with addends */
-    FORM_5_BIT,     /* up to 31, depth 4 */
+    FORM_4_BIT,        /* up to 15; 32 columns a scale, depth 8 */
+    FORM_4_BIT_ADD,    /* with addends */
+    FORM_5_BIT,        /* up to 31, depth 4 */
     FORM_5_BIT_ADD,
-    FORM_6_BIT_16,     /* up to 63, 16 columns a scale, depth 2 */
-    FORM_4_BIT_16,     /* up to 15, 16 columns a scale */
-    FORM_4_BIT_16_ADD, /* with addends */
-    FORM_8_BIT,        /* signed, -127 to 127, depth 1 */
-    FORM_8_BIT_16
+    FORM_5_BIT_16,     /* 16 columns a scale */
+    FORM_5_BIT_16_ADD,
+    FORM_6_BIT_16,     /* up to 63, depth 2 */
+    FORM_7_BIT,        /* up to 127, depth 1 */
+    FORM_7_BIT_16,
+    FORM_8_BIT         /* signed, depth 1 */
 };
 /* The entry of a type of this form. offset: what codes are stored plus; one of those that avx2_panel.c arranges. */
 struct bl_panel_kernel bl_avx2_panel(enum panel_form, int offset, const char *name, bl_pack_fn *pack, uint8_t from);
@@ -41,6 +42,11 @@ struct bl_panel_kernel bl_avx2_panel(enum panel_form, int offset, const char *na
     ((t)->panel[BL_##type] = bl_avx2_panel(form, offset, "panel_" tag "__avx2", pack, from))
 
 void bl_cpu_avx2_panel_blocks(struct bl_cpu_kernels *); /* blocks of 32, Q2_K to Q6_K, IQ4_XS */
+void bl_cpu_avx2_panel_iquant(struct bl_cpu_kernels *); /* the rest of the quantised types */
+
+/* A table of 16 bytes for each lane; that of 4-bit floats: twice the value, plus 12. */
+#define TWICE(...) {__VA_ARGS__, __VA_ARGS__}
+#define FP4_TABLE TWICE(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
 
 /* ---- packing: 8 rows at a time, rows are the 8 lanes ---- */
 

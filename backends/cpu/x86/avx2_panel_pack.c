@@ -2,15 +2,9 @@
 /* AVX2 panels of the types with blocks of 32, of Q2_K to Q6_K, and IQ4_XS. */
 #include "avx2_panel.h"
 
-#define TWICE(...)                                                                                 \
-    {                                                                                              \
-        __VA_ARGS__, __VA_ARGS__                                                                   \
-    }
 static const int8_t iq4_table[32] BL_ALIGNED(32) = TWICE(-127, -104, -83, -65, -49, -35, -22, -10,
                                                          1, 13, 25, 38, 53, 69, 89, 113);
-/* twice the values, plus 12 */
-static const int8_t fp4_table[32] BL_ALIGNED(32) = TWICE(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10,
-                                                         9, 8, 6, 4, 0);
+static const int8_t fp4_table[32] BL_ALIGNED(32) = FP4_TABLE;
 
 /* ---- blocks of 32 ---- */
 
@@ -315,8 +309,8 @@ void bl_cpu_avx2_panel_blocks(struct bl_cpu_kernels *t)
     PANEL_SET(t, Q5_1, FORM_5_BIT_ADD, 0, "q5_1_act_4", pack_q5_1, 8);
     PANEL_SET(t, IQ4_NL, FORM_8_BIT, 0, "iq4_nl_act_4", pack_iq4_nl, 8);
     PANEL_SET(t, MXFP4, FORM_5_BIT, 12, "mxfp4_act_4", pack_mxfp4, 8);
-    PANEL_SET(t, Q2_K, FORM_4_BIT_16_ADD, 0, "q2_k_act_4", pack_q2_k, 8);
-    PANEL_SET(t, Q3_K, FORM_4_BIT_16, 4, "q3_k_act_4", pack_q3_k, 8);
+    PANEL_SET(t, Q2_K, FORM_5_BIT_16_ADD, 0, "q2_k_act_4", pack_q2_k, 8);
+    PANEL_SET(t, Q3_K, FORM_5_BIT_16, 4, "q3_k_act_4", pack_q3_k, 8);
     PANEL_SET(t, Q4_K, FORM_4_BIT_ADD, 0, "q4_k_act_4", pack_q4_k, 8);
     PANEL_SET(t, Q5_K, FORM_5_BIT_ADD, 0, "q5_k_act_4", pack_q5_k, 8);
     PANEL_SET(t, Q6_K, FORM_6_BIT_16, 32, "q6_k_act_4", pack_q6_k, 8);
