@@ -20,6 +20,7 @@
 #define BL_ALWAYS_INLINE static inline __attribute__((always_inline))
 #define BL_ALIGNED(n) __attribute__((aligned(n)))
 #define BL_UNREACHABLE() __builtin_unreachable()
+typedef float bl_float4 __attribute__((vector_size(16))); /* operators work lane by lane */
 #else
 #error "ballast builds with gcc or clang"
 #endif

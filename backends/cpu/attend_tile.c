@@ -1,16 +1,39 @@
 /* SPDX-License-Identifier: MIT */
-/* Portable tile kernels: loops of constant length over neighbours, which compilers turn into vector
- * instructions. This file may contract products and sums. */
+/* Portable tile kernels, in vectors of four floats that every compiler knows; products and sums may
+ * be contracted here. */
 #include <math.h>
 
 #include "dtype_unpack.h"
 #include "scalar.h"
 
 enum {
-    ROWS = 4,    /* queries whose sums are in registers together */
-    COLUMNS = 8, /* keys or values beside them */
-    PIECE = 256  /* elements decoded at once: whole blocks of every type */
+    ROWS = 4, /* queries whose sums are in registers together */
+#if defined(__aarch64__)
+    VECTORS = 4, /* of keys or values beside them: half of the registers */
+#else
+    VECTORS = 2,
+#endif
+    LANES = 4,
+    COLUMNS = VECTORS * LANES,
+    PIECE = 256 /* elements decoded at once: whole blocks of every type */
 };
+
+static inline bl_float4 load(const float *p)
+{
+    bl_float4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void store(float *p, bl_float4 v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+static inline bl_float4 all(float x)
+{
+    return (bl_float4){x, x, x, x};
+}
 
 /* ---- rows ---- */
 
@@ -62,13 +85,17 @@ ROWS_OF(Q4_0)
 BL_ALWAYS_INLINE void score_some(int R, uint32_t dk, float *score, const float *q,
                                  const float *panel)
 {
-    float sum[ROWS][COLUMNS] = {{0}};
+    bl_float4 sum[ROWS][VECTORS];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] = all(0);
     for (uint32_t i = 0; i < dk; i++, panel += BL_TILE_PANEL)
         for (int r = 0; r < R; r++)
-            for (int c = 0; c < COLUMNS; c++)
-                sum[r][c] += q[(size_t)r * dk + i] * panel[c];
+            for (int v = 0; v < VECTORS; v++)
+                sum[r][v] += all(q[(size_t)r * dk + i]) * load(panel + v * LANES);
     for (int r = 0; r < R; r++)
-        memcpy(score + r * BL_TILE_KEYS, sum[r], sizeof sum[r]);
+        for (int v = 0; v < VECTORS; v++)
+            store(score + r * BL_TILE_KEYS + v * LANES, sum[r][v]);
 }
 
 static void ask(uint32_t n, bl_tile_ahead *ahead)
@@ -123,13 +150,13 @@ static void weights_of_row(float x[BL_TILE_KEYS], struct bl_tile *t, uint32_t r)
 {
     const uint32_t first = t->first[r], end = t->end[r];
     const float max = largest(x, first, end, t->max[r]), from = max == -INFINITY ? 0 : max;
-    float part[COLUMNS] = {0};
+    float part[8] = {0};
     for (uint32_t j = 0; j < BL_TILE_KEYS; j++) {
         const float p = power(x[j] - from);
         x[j] = j >= first && j < end ? p : 0;
     }
-    for (uint32_t j = 0; j < BL_TILE_KEYS; j += COLUMNS)
-        for (uint32_t c = 0; c < COLUMNS; c++)
+    for (uint32_t j = 0; j < BL_TILE_KEYS; j += 8)
+        for (uint32_t c = 0; c < 8; c++)
             part[c] += x[j + c];
     t->keep[r] = power(t->max[r] - from);
     t->max[r] = max;
@@ -148,16 +175,17 @@ static void weights(uint32_t n, float *score, struct bl_tile *t)
 BL_ALWAYS_INLINE void sum_some(int R, uint32_t width, uint32_t n_keys, float *acc,
                                const float *weight, const float *values, const float *keep)
 {
-    float sum[ROWS][COLUMNS];
+    bl_float4 sum[ROWS][VECTORS];
     for (int r = 0; r < R; r++)
-        for (int c = 0; c < COLUMNS; c++)
-            sum[r][c] = acc[(size_t)r * width + c] * (keep ? keep[r] : 1);
+        for (int v = 0; v < VECTORS; v++)
+            sum[r][v] = load(acc + (size_t)r * width + v * LANES) * all(keep ? keep[r] : 1);
     for (uint32_t j = 0; j < n_keys; j++, values += width)
         for (int r = 0; r < R; r++)
-            for (int c = 0; c < COLUMNS; c++)
-                sum[r][c] += weight[r * BL_TILE_KEYS + j] * values[c];
+            for (int v = 0; v < VECTORS; v++)
+                sum[r][v] += all(weight[r * BL_TILE_KEYS + j]) * load(values + v * LANES);
     for (int r = 0; r < R; r++)
-        memcpy(acc + (size_t)r * width, sum[r], sizeof sum[r]);
+        for (int v = 0; v < VECTORS; v++)
+            store(acc + (size_t)r * width + v * LANES, sum[r][v]);
 }
 
 static void sum(uint32_t dv, uint32_t n, uint32_t n_keys, float *acc, const float *weight,
