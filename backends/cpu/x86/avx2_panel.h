@@ -23,18 +23,17 @@ struct panel_part {
     float addend[16][BL_PANEL_ROWS]; /* times the sum of activations */
 } BL_ALIGNED(64);
 
-/* What codes are, and how many sums of two 16 bits hold: 2 * code * 127 * depth <= 32767. */
+/* What codes are, and how many sums of two 16 bits hold: 2 * code * 127 * depth <= 32767. More than four, for codes of
+ * four bits, is not faster. */
 enum panel_form {
-    FORM_4_BIT,        /* up to 15; 32 columns a scale, depth 8 */
-    FORM_4_BIT_ADD,    /* with addends */
-    FORM_5_BIT,        /* up to 31, depth 4 */
-    FORM_5_BIT_ADD,
-    FORM_5_BIT_16,     /* 16 columns a scale */
+    FORM_5_BIT,     /* up to 32, depth 4; 32 columns a scale */
+    FORM_5_BIT_ADD, /* with addends */
+    FORM_5_BIT_16,  /* 16 columns a scale */
     FORM_5_BIT_16_ADD,
-    FORM_6_BIT_16,     /* up to 63, depth 2 */
-    FORM_7_BIT,        /* up to 127, depth 1 */
+    FORM_6_BIT_16, /* up to 63, depth 2 */
+    FORM_7_BIT,    /* up to 127, depth 1 */
     FORM_7_BIT_16,
-    FORM_8_BIT         /* signed, depth 1 */
+    FORM_8_BIT /* signed, depth 1 */
 };
 /* The entry of a type of this form. offset: what codes are stored plus; one of those that avx2_panel.c arranges. */
 struct bl_panel_kernel bl_avx2_panel(enum panel_form, int offset, const char *name, bl_pack_fn *pack, uint8_t from);

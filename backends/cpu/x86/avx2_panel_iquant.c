@@ -284,16 +284,16 @@ PACK_ENTRY(pack_nvfp4, nvfp4_rows, 64, 36)
 
 void bl_cpu_avx2_panel_iquant(struct bl_cpu_kernels *t)
 {
-    PANEL_SET(t, IQ3_XXS, FORM_7_BIT, 64, "iq3_xxs_act_4", pack_iq3_xxs, 4);
-    PANEL_SET(t, IQ3_S, FORM_5_BIT, 16, "iq3_s_act_4", pack_iq3_s, 4);
-    PANEL_SET(t, IQ2_XXS, FORM_7_BIT, 64, "iq2_xxs_act_4", pack_iq2_xxs, 4);
-    PANEL_SET(t, IQ2_XS, FORM_7_BIT_16, 64, "iq2_xs_act_4", pack_iq2_xs, 4);
-    PANEL_SET(t, IQ2_S, FORM_7_BIT_16, 64, "iq2_s_act_4", pack_iq2_s, 4);
-    PANEL_SET(t, IQ1_S, FORM_5_BIT, 9, "iq1_s_act_4", pack_iq1_s, 4);
-    PANEL_SET(t, IQ1_M, FORM_5_BIT_16, 9, "iq1_m_act_4", pack_iq1_m, 4);
-    PANEL_SET(t, TQ1_0, FORM_4_BIT, 1, "tq1_0_act_4", pack_tq1_0, 3);
-    PANEL_SET(t, TQ2_0, FORM_4_BIT, 1, "tq2_0_act_4", pack_tq2_0, 3);
-    PANEL_SET(t, Q1_0, FORM_4_BIT, 1, "q1_0_act_4", pack_q1_0, 3);
-    PANEL_SET(t, Q2_0, FORM_4_BIT, 1, "q2_0_act_4", pack_q2_0, 3);
+    PANEL_SET(t, IQ3_XXS, FORM_7_BIT, 64, "iq3_xxs_act_4", pack_iq3_xxs, 3);
+    PANEL_SET(t, IQ3_S, FORM_5_BIT, 16, "iq3_s_act_4", pack_iq3_s, 3);
+    PANEL_SET(t, IQ2_XXS, FORM_7_BIT, 64, "iq2_xxs_act_4", pack_iq2_xxs, 3);
+    PANEL_SET(t, IQ2_XS, FORM_7_BIT_16, 64, "iq2_xs_act_4", pack_iq2_xs, 3);
+    PANEL_SET(t, IQ2_S, FORM_7_BIT_16, 64, "iq2_s_act_4", pack_iq2_s, 3);
+    PANEL_SET(t, IQ1_S, FORM_5_BIT, 9, "iq1_s_act_4", pack_iq1_s, 3);
+    PANEL_SET(t, IQ1_M, FORM_5_BIT_16, 9, "iq1_m_act_4", pack_iq1_m, 3);
+    PANEL_SET(t, TQ1_0, FORM_5_BIT, 1, "tq1_0_act_4", pack_tq1_0, 3);
+    PANEL_SET(t, TQ2_0, FORM_5_BIT, 1, "tq2_0_act_4", pack_tq2_0, 3);
+    PANEL_SET(t, Q1_0, FORM_5_BIT, 1, "q1_0_act_4", pack_q1_0, 3);
+    PANEL_SET(t, Q2_0, FORM_5_BIT, 1, "q2_0_act_4", pack_q2_0, 3);
     PANEL_SET(t, NVFP4, FORM_5_BIT_16, 12, "nvfp4_act_4", pack_nvfp4, 3);
 }

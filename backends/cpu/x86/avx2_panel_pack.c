@@ -302,17 +302,17 @@ PACK_ENTRY(pack_iq4_xs, iq4_xs_rows, 256, 136)
 
 void bl_cpu_avx2_panel_blocks(struct bl_cpu_kernels *t)
 {
-    PANEL_SET(t, Q8_0, FORM_8_BIT, 0, "q8_0_act_4", pack_q8_0, 8);
-    PANEL_SET(t, Q4_0, FORM_4_BIT, 8, "q4_0_act_4", pack_q4_0, 8);
-    PANEL_SET(t, Q4_1, FORM_4_BIT_ADD, 0, "q4_1_act_4", pack_q4_1, 8);
-    PANEL_SET(t, Q5_0, FORM_5_BIT, 16, "q5_0_act_4", pack_q5_0, 8);
-    PANEL_SET(t, Q5_1, FORM_5_BIT_ADD, 0, "q5_1_act_4", pack_q5_1, 8);
-    PANEL_SET(t, IQ4_NL, FORM_8_BIT, 0, "iq4_nl_act_4", pack_iq4_nl, 8);
-    PANEL_SET(t, MXFP4, FORM_5_BIT, 12, "mxfp4_act_4", pack_mxfp4, 8);
-    PANEL_SET(t, Q2_K, FORM_5_BIT_16_ADD, 0, "q2_k_act_4", pack_q2_k, 8);
-    PANEL_SET(t, Q3_K, FORM_5_BIT_16, 4, "q3_k_act_4", pack_q3_k, 8);
-    PANEL_SET(t, Q4_K, FORM_4_BIT_ADD, 0, "q4_k_act_4", pack_q4_k, 8);
-    PANEL_SET(t, Q5_K, FORM_5_BIT_ADD, 0, "q5_k_act_4", pack_q5_k, 8);
-    PANEL_SET(t, Q6_K, FORM_6_BIT_16, 32, "q6_k_act_4", pack_q6_k, 8);
-    PANEL_SET(t, IQ4_XS, FORM_8_BIT, 0, "iq4_xs_act_4", pack_iq4_xs, 8);
+    PANEL_SET(t, Q8_0, FORM_8_BIT, 0, "q8_0_act_4", pack_q8_0, 3);
+    PANEL_SET(t, Q4_0, FORM_5_BIT, 8, "q4_0_act_4", pack_q4_0, 3);
+    PANEL_SET(t, Q4_1, FORM_5_BIT_ADD, 0, "q4_1_act_4", pack_q4_1, 3);
+    PANEL_SET(t, Q5_0, FORM_5_BIT, 16, "q5_0_act_4", pack_q5_0, 3);
+    PANEL_SET(t, Q5_1, FORM_5_BIT_ADD, 0, "q5_1_act_4", pack_q5_1, 3);
+    PANEL_SET(t, IQ4_NL, FORM_8_BIT, 0, "iq4_nl_act_4", pack_iq4_nl, 3);
+    PANEL_SET(t, MXFP4, FORM_5_BIT, 12, "mxfp4_act_4", pack_mxfp4, 3);
+    PANEL_SET(t, Q2_K, FORM_5_BIT_16_ADD, 0, "q2_k_act_4", pack_q2_k, 5);
+    PANEL_SET(t, Q3_K, FORM_5_BIT_16, 4, "q3_k_act_4", pack_q3_k, 3);
+    PANEL_SET(t, Q4_K, FORM_5_BIT_ADD, 0, "q4_k_act_4", pack_q4_k, 3);
+    PANEL_SET(t, Q5_K, FORM_5_BIT_ADD, 0, "q5_k_act_4", pack_q5_k, 3);
+    PANEL_SET(t, Q6_K, FORM_6_BIT_16, 32, "q6_k_act_4", pack_q6_k, 3);
+    PANEL_SET(t, IQ4_XS, FORM_8_BIT, 0, "iq4_xs_act_4", pack_iq4_xs, 3);
 }
