@@ -62,7 +62,14 @@ unsigned bl_cpu_flags(void)
 
 unsigned bl_cpu_flags(void)
 {
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? BL_CPU_NEON : 0;
+    const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
+    unsigned flags = 0;
+    if (!(cap & HWCAP_ASIMDDP))
+        return 0;
+    flags |= BL_CPU_NEON;
+    if (cap2 & HWCAP2_I8MM)
+        flags |= BL_CPU_I8MM;
+    return flags;
 }
 #else
 unsigned bl_cpu_flags(void)
@@ -84,6 +91,8 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
 #ifdef BL_ARM
     if (flags & BL_CPU_NEON)
         bl_cpu_neon(kernels);
+    if (flags & BL_CPU_I8MM)
+        bl_cpu_i8mm(kernels);
 #endif
 }
 
@@ -105,7 +114,10 @@ static void name_flags(char text[64], unsigned flags)
     static const struct {
         unsigned flag;
         const char *name;
-    } names[] = {{BL_CPU_AVX2, "avx2"}, {BL_CPU_AVX512, "avx512"}, {BL_CPU_NEON, "neon"}};
+    } names[] = {{BL_CPU_AVX2, "avx2"},
+                 {BL_CPU_AVX512, "avx512"},
+                 {BL_CPU_NEON, "neon"},
+                 {BL_CPU_I8MM, "i8mm"}};
     size_t n = 0;
     for (size_t i = 0; i < BL_COUNT(names); i++)
         if (flags & names[i].flag)

@@ -293,7 +293,8 @@ static int usage(int code)
         "usage: kernel_check [--mask M] [--seed N] [--func PATTERN] [--shape "
         "K,ROWS,PAD,PLACE,FILL]\n"
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
-        "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 3 AVX2 and AVX-512, 4 NEON\n"
+        "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 3 AVX2 and AVX-512, 4 NEON,\n"
+        "              20 NEON and i8mm\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
@@ -349,7 +350,7 @@ static bool parse_switch(const char *name)
 int main(int argc, char **argv)
 {
 #ifdef __aarch64__
-    static const unsigned masks[] = {0, BL_CPU_NEON};
+    static const unsigned masks[] = {0, BL_CPU_NEON, BL_CPU_NEON | BL_CPU_I8MM};
 #else
     static const unsigned masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512};
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* NEON dots of the float types and of the types with blocks of 32. Four rows are taken together. */
-#include "neon.h"
+#include "neon_decode.h"
 
 enum { ROWS = 4 };
 
@@ -9,13 +9,6 @@ enum { ROWS = 4 };
 BL_ALWAYS_INLINE int float_bytes(enum bl_dtype t)
 {
     return t == BL_F32 ? 4 : 2;
-}
-struct floats8 {
-    float32x4_t lo, hi;
-};
-BL_ALWAYS_INLINE struct floats8 load_floats(const float *p)
-{
-    return (struct floats8){vld1q_f32(p), vld1q_f32(p + 4)};
 }
 BL_ALWAYS_INLINE struct floats8 load_weights(enum bl_dtype t, const char *p)
 {
@@ -81,82 +74,6 @@ FLOAT_GROUP(bf16, BL_BF16)
 
 /* ---- blocks of 32: eight at a time, as many as an activation block has scales ---- */
 
-/* Everything that differs between these types; constant in each kernel, so the tests on it vanish.
- */
-struct block_type {
-    int bytes;     /* of a block */
-    int skip;      /* bytes before the codes */
-    int bias;      /* code minus bias = value */
-    bool has_high; /* a fifth bit: 32 bits just before the nibbles */
-    bool has_min;  /* value = d * code + m, the f16 m after d */
-    bool signed8;  /* codes are signed bytes, not nibbles */
-    bool e8m0;     /* the scale is one byte, 2^(e - 128) */
-    bool table;    /* nibbles go through values */
-    int8_t values[16];
-};
-static const struct block_type q8_0_type = {.bytes = 34, .skip = 2, .signed8 = true};
-static const struct block_type q4_0_type = {.bytes = 18, .skip = 2, .bias = 8};
-static const struct block_type q4_1_type = {.bytes = 20, .skip = 4, .has_min = true};
-static const struct block_type q5_0_type = {.bytes = 22, .skip = 6, .bias = 16, .has_high = true};
-static const struct block_type q5_1_type = {
-    .bytes = 24, .skip = 8, .has_high = true, .has_min = true};
-static const struct block_type iq4_nl_type = {
-    .bytes = 18,
-    .skip = 2,
-    .table = true,
-    .values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
-static const struct block_type mxfp4_type = {
-    .bytes = 17,
-    .skip = 1,
-    .e8m0 = true,
-    .table = true,
-    .values = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
-
-/* The f16 fields of n blocks as eight floats, zero for the blocks that are not there. */
-BL_ALWAYS_INLINE struct floats8 load_scales(const char *p, int bytes, int n)
-{
-    uint16_t h[8] = {0};
-    for (int i = 0; i < 8 && i < n; i++)
-        h[i] = bl_load_u16(p + i * bytes);
-    return (struct floats8){half_to_float(vld1_u16(h)), half_to_float(vld1_u16(h + 4))};
-}
-/* 2^(e - 128) of each word; 0 and 1 give subnormal floats */
-BL_ALWAYS_INLINE float32x4_t e8m0_to_float(uint16x4_t e)
-{
-    const uint32x4_t twice =
-        vmaxq_u32(vshlq_n_u32(vmovl_u16(e), 23), vdupq_n_u32(UINT32_C(0x00400000)));
-    return vmulq_n_f32(vreinterpretq_f32_u32(twice), 0.5f);
-}
-BL_ALWAYS_INLINE struct floats8 load_e8m0(const char *p, int bytes, int n)
-{
-    uint16_t e[8] = {0};
-    for (int i = 0; i < 8 && i < n; i++)
-        e[i] = (uint8_t)p[i * bytes];
-    return (struct floats8){e8m0_to_float(vld1_u16(e)), e8m0_to_float(vld1_u16(e + 4))};
-}
-/* 16 bits -> 16 in each byte whose bit is set */
-BL_ALWAYS_INLINE uint8x16_t spread_bits(const char *p)
-{
-    const uint8x16_t select = vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x8040201008040201)));
-    const uint8x16_t v = vcombine_u8(vdup_n_u8((uint8_t)p[0]), vdup_n_u8((uint8_t)p[1]));
-    return and_bytes(vtstq_u8(v, select), 16);
-}
-BL_ALWAYS_INLINE struct bytes32 unpack_block(const struct block_type *t, const char *p)
-{
-    if (t->signed8)
-        return load_bytes32(p + t->skip);
-    const uint8x16_t q = load_u8(p + t->skip);
-    uint8x16_t lo = and_bytes(q, 15), hi = vshrq_n_u8(q, 4);
-    if (t->table) {
-        const int8x16_t values = vld1q_s8(t->values);
-        return (struct bytes32){vqtbl1q_s8(values, lo), vqtbl1q_s8(values, hi)};
-    }
-    if (t->has_high) {
-        lo = vorrq_u8(lo, spread_bits(p + t->skip - 4));
-        hi = vorrq_u8(hi, spread_bits(p + t->skip - 2));
-    }
-    return (struct bytes32){minus(lo, t->bias), minus(hi, t->bias)};
-}
 /* n blocks of R rows. Each step sums by itself, so that its FMAs do not wait for those of the step
  * before. */
 BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const char *w,
