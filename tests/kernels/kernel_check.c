@@ -352,7 +352,8 @@ int main(int argc, char **argv)
 #ifdef __aarch64__
     static const unsigned masks[] = {0, BL_CPU_NEON, BL_CPU_NEON | BL_CPU_I8MM};
 #else
-    static const unsigned masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512};
+    static const unsigned masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512,
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM};
 #endif
     static struct subject before[MAX_SUBJECTS];
     static struct bl_cpu_kernels table;

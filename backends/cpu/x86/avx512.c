@@ -326,3 +326,9 @@ void bl_cpu_avx512(struct bl_cpu_kernels *t)
     bl_cpu_avx512_kv(t);
     bl_cpu_avx512_attend(t);
 }
+void bl_cpu_avx512_one(struct bl_cpu_kernels *t)
+{
+    bl_cpu_avx512_dot32_one(t);
+    bl_cpu_avx512_kquant_one(t);
+    bl_cpu_avx512_iquant_one(t);
+}

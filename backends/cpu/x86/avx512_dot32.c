@@ -417,6 +417,11 @@ DOT_ENTRY(dot_iq4_nl_act_4__avx512, iq4_nl_group, ROWS)
 DOT_ENTRY(dot_mxfp4_act_4__avx512, mxfp4_group, ROWS)
 DOT_ENTRY(dot_nvfp4_act_4__avx512, nvfp4_group, ROWS)
 
+DOT_ENTRY(dot_q4_0_act_1__avx512, q4_0_group, 1)
+DOT_ENTRY(dot_q4_1_act_1__avx512, q4_1_group, 1)
+DOT_ENTRY(dot_iq4_nl_act_1__avx512, iq4_nl_group, 1)
+DOT_ENTRY(dot_mxfp4_act_1__avx512, mxfp4_group, 1)
+
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *t)
 {
     DOT_SET(t, BL_F32, dot_f32_f32_1__avx512, 1);
@@ -430,4 +435,11 @@ void bl_cpu_avx512_dot32(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_IQ4_NL, dot_iq4_nl_act_4__avx512, ROWS);
     DOT_SET(t, BL_MXFP4, dot_mxfp4_act_4__avx512, ROWS);
     DOT_SET(t, BL_NVFP4, dot_nvfp4_act_4__avx512, ROWS);
+}
+void bl_cpu_avx512_dot32_one(struct bl_cpu_kernels *t)
+{
+    DOT_SET(t, BL_Q4_0, dot_q4_0_act_1__avx512, 1);
+    DOT_SET(t, BL_Q4_1, dot_q4_1_act_1__avx512, 1);
+    DOT_SET(t, BL_IQ4_NL, dot_iq4_nl_act_1__avx512, 1);
+    DOT_SET(t, BL_MXFP4, dot_mxfp4_act_1__avx512, 1);
 }

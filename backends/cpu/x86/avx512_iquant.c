@@ -355,6 +355,8 @@ DOT_ENTRY(dot_iq2_xxs_act_4__avx512, iq2_xxs_group, ROWS)
 DOT_ENTRY(dot_iq2_xs_act_4__avx512, iq2_xs_group, ROWS)
 DOT_ENTRY(dot_iq2_s_act_4__avx512, iq2_s_group, ROWS)
 
+DOT_ENTRY(dot_iq4_xs_act_1__avx512, iq4_xs_group, 1)
+
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *t)
 {
     DOT_SET(t, BL_IQ4_XS, dot_iq4_xs_act_4__avx512, ROWS);
@@ -363,4 +365,8 @@ void bl_cpu_avx512_iquant(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_IQ2_XXS, dot_iq2_xxs_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ2_XS, dot_iq2_xs_act_4__avx512, ROWS);
     DOT_SET(t, BL_IQ2_S, dot_iq2_s_act_4__avx512, ROWS);
+}
+void bl_cpu_avx512_iquant_one(struct bl_cpu_kernels *t)
+{
+    DOT_SET(t, BL_IQ4_XS, dot_iq4_xs_act_1__avx512, 1);
 }

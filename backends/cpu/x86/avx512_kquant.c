@@ -363,6 +363,9 @@ DOT_ENTRY(dot_q5_k_act_4__avx512, q5_k_group, ROWS)
 DOT_ENTRY(dot_q6_k_act_2__avx512, q6_k_group, Q6_ROWS)
 DOT_ENTRY(dot_tq2_0_act_4__avx512, tq2_0_group, ROWS)
 
+DOT_ENTRY(dot_q4_k_act_1__avx512, q4_k_group, 1)
+DOT_ENTRY(dot_q5_k_act_1__avx512, q5_k_group, 1)
+
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
 {
     DOT_SET(t, BL_Q2_K, dot_q2_k_act_4__avx512, ROWS);
@@ -371,4 +374,9 @@ void bl_cpu_avx512_kquant(struct bl_cpu_kernels *t)
     DOT_SET(t, BL_Q5_K, dot_q5_k_act_4__avx512, ROWS);
     DOT_SET(t, BL_Q6_K, dot_q6_k_act_2__avx512, Q6_ROWS);
     DOT_SET(t, BL_TQ2_0, dot_tq2_0_act_4__avx512, ROWS);
+}
+void bl_cpu_avx512_kquant_one(struct bl_cpu_kernels *t)
+{
+    DOT_SET(t, BL_Q4_K, dot_q4_k_act_1__avx512, 1);
+    DOT_SET(t, BL_Q5_K, dot_q5_k_act_1__avx512, 1);
 }

@@ -25,6 +25,10 @@ void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *); /* IQ4_XS, IQ3, IQ2 */
 void bl_cpu_avx512_lowbit(struct bl_cpu_kernels *); /* IQ1 and other types of one or two bits */
 void bl_cpu_avx512_panel(struct bl_cpu_kernels *); /* all types */
+/* the same with one row at a time, of types that then still decode faster than memory reads */
+void bl_cpu_avx512_dot32_one(struct bl_cpu_kernels *);
+void bl_cpu_avx512_kquant_one(struct bl_cpu_kernels *);
+void bl_cpu_avx512_iquant_one(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kv(struct bl_cpu_kernels *);
 void bl_cpu_avx512_attend(struct bl_cpu_kernels *);
 
