@@ -87,7 +87,7 @@ enum bl_cpu_flags {
     BL_CPU_AVX2 = 1 << 0,   /* AVX2, FMA, F16C */
     BL_CPU_AVX512 = 1 << 1, /* F, BW, DQ, VL, VNNI, VBMI, GFNI: Ice Lake, Zen 4 and later */
     BL_CPU_NEON = 1 << 2,   /* 64-bit Arm with dot products: Armv8.2 and later */
-    BL_CPU_I8MM = 1 << 4,   /* and products of matrices of bytes: Armv8.6 and later */
+    BL_CPU_I8MM = 1 << 3,   /* and products of matrices of bytes: Armv8.6 and later */
     BL_CPU_ONE_STREAM = 1 << 4, /* with AVX512: memory is read faster by one row at a time than by four (Zen 5) */
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */

@@ -294,7 +294,7 @@ static int usage(int code)
         "K,ROWS,PAD,PLACE,FILL]\n"
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
         "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 3 AVX2 and AVX-512, 4 NEON,\n"
-        "              20 NEON and i8mm\n"
+        "              12 NEON and i8mm\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
