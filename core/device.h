@@ -63,12 +63,19 @@ struct bl_device_ops {
     uint32_t (*op_time)(const struct bl_device *, uint32_t i, struct bl_op_time *out);
 };
 
+/* How many tokens are arranged to meet weights in panels (backends/cpu/panel.h). */
+struct bl_tile_caps {
+    uint16_t part_bytes;     /* per token and 256 columns */
+    uint8_t from;            /* least tokens, 0: never */
+    uint8_t same_as;         /* first type whose tiles are the same */
+};
+
 /* Limits and layout choices: plain data, stored in machine files, so that a plan needs no device. */
 struct bl_caps {
     uint32_t granule_bytes;  /* allocations are rounded up to this */
     uint32_t threads;        /* cpu: workers, the most of any step; sizes per-thread scratch */
     uint32_t exact;          /* cpu: float weights and activations */
-    uint32_t cpu_flags;      /* cpu: instruction sets of its kernels, whose forms of activations differ in size */
+    struct bl_tile_caps tiles[BL_N_DTYPES]; /* cpu: of activations that meet weights of the type */
     uint32_t import_host;    /* weights can be used where the file is mapped */
 };
 struct bl_device {

@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-enum { RIG_VALUES = 512, RIG_TOKENS = 96, RIG_SEQS = 4 };
+enum { RIG_VALUES = 512, RIG_TOKENS = 320, RIG_SEQS = 4 };
 struct rig_config {
     uint32_t threads, mask;
     bool exact;

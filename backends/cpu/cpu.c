@@ -290,6 +290,26 @@ static enum bl_status cpu_count(uint32_t *n)
     return BL_OK;
 }
 
+/* What sizes of activations depend on, of kernels that only an open device has. */
+static void tile_caps(struct bl_tile_caps *out, const struct bl_panel_kernel *p)
+{
+    for (unsigned t = 0; t < BL_N_DTYPES; t++) {
+        uint8_t same = 0;
+        while (p[same].arrange != p[t].arrange || p[same].tokens != p[t].tokens)
+            same++;
+        if (p[t].pack)
+            out[t] = (struct bl_tile_caps){p[t].part_bytes, p[t].from, same};
+    }
+}
+
+static void fill_kernels(struct bl_cpu_kernels *k, const struct bl_device_config *c)
+{
+    if (c->exact)
+        bl_cpu_exact(k);
+    else
+        bl_cpu_select(k, bl_cpu_flags() & c->cpu_mask);
+}
+
 static enum bl_status cpu_caps(uint32_t index, const struct bl_device_config *c,
                                struct bl_caps *out)
 {
@@ -302,8 +322,10 @@ static enum bl_status cpu_caps(uint32_t index, const struct bl_device_config *c,
     *out = (struct bl_caps){.granule_bytes = (uint32_t)bl_page_bytes(),
                             .threads = threads ? threads : 1,
                             .exact = c->exact,
-                            .cpu_flags = bl_cpu_flags() & c->cpu_mask,
                             .import_host = 1};
+    struct bl_cpu_kernels kernels;
+    fill_kernels(&kernels, c);
+    tile_caps(out->tiles, kernels.panel);
     return BL_OK;
 }
 
@@ -323,10 +345,7 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     d->nodes = c->nodes;
     d->threads = c->threads ? c->threads : 1;
     d->threads_prefill = c->threads_prefill ? c->threads_prefill : d->threads;
-    if (c->exact)
-        bl_cpu_exact(&d->kernels);
-    else
-        bl_cpu_select(&d->kernels, bl_cpu_flags() & c->cpu_mask);
+    fill_kernels(&d->kernels, c);
     pthread_mutex_init(&d->turn, NULL);
     const struct bl_pool_split split = {d->threads, c->cpus, d->n_home, c->cpus ? c->n_cpus : 0};
     const enum bl_status st = bl_pool_create(&d->pool, caps.threads, &split);

@@ -1,23 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* MATMUL_HEADS: a matrix for every head. As it lies, its rows are dealt as those of a MATMUL.
  * Transposed, rows are decoded and added up: no form of such a matrix has to be made at load. */
-#include "operand.h"
+#include "heads.h"
 
 enum {
     PIECE = 256,    /* columns of one piece of a transposed product: whole blocks of every type */
     TILE_TOKENS = 8 /* that share a decoded row */
-};
-
-struct heads_args {
-    const struct bl_matmul_kernel *kernel;
-    const uint8_t *w, *x;
-    const float *scale;
-    float *y;
-    size_t w_stride, head_stride; /* bytes from row to row, from head to head */
-    size_t x_stride, x_head;      /* bytes from token to token, from head to head */
-    uint32_t k, n, heads, chunk;  /* a head's elements of a row of w, rows of w */
-    uint32_t scale_step;          /* 0: one scale for all heads */
-    uint8_t rows, type;
 };
 
 /* ---- as it lies ---- */
@@ -33,15 +21,14 @@ struct quantize_args {
 static void quantize_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct quantize_args *a = args;
-    bl_quant_fn *const quantize =
-        a->act == BL_ACT_Q8_K ? job->kernels->quantize_256 : job->kernels->quantize_32;
+    bl_quant_fn *const quantize = bl_cpu_quantizer(job->kernels, a->act);
     const struct bl_cpu_range r = bl_cpu_rows(job, a->rows);
     const size_t bytes = (size_t)bl_cpu_act_bytes(a->k);
     for (size_t i = (size_t)r.first * a->n; i < (size_t)r.end * a->n; i++)
         quantize(a->k, (struct bl_act_block *)(a->dst + i * bytes), a->x + i * a->k);
 }
 
-static void scale_head(const struct heads_args *a, uint32_t head, uint32_t n, float *y)
+void bl_heads_scale(const struct bl_heads_args *a, uint32_t head, uint32_t n, float *y)
 {
     if (a->scale)
         for (uint32_t i = 0; i < n; i++)
@@ -49,7 +36,7 @@ static void scale_head(const struct heads_args *a, uint32_t head, uint32_t n, fl
 }
 
 /* Rows [row, end) of a head's matrix for all tokens: the rows of a chunk come from memory once. */
-static void head_run(const struct heads_args *a, uint32_t n_tok, uint32_t head, uint32_t row,
+static void head_run(const struct bl_heads_args *a, uint32_t n_tok, uint32_t head, uint32_t row,
                      uint32_t end)
 {
     for (; row < end; row += a->chunk) {
@@ -59,14 +46,14 @@ static void head_run(const struct heads_args *a, uint32_t n_tok, uint32_t head, 
             float *y = a->y + (t * a->heads + head) * a->n + row;
             a->kernel->dot(a->k, n, y, w, a->w_stride, a->x + t * a->x_stride + head * a->x_head,
                            NULL);
-            scale_head(a, head, n, y);
+            bl_heads_scale(a, head, n, y);
         }
     }
 }
 
-static void heads_run(const void *args, const struct bl_cpu_job *job)
+void bl_heads_dots(const void *args, const struct bl_cpu_job *job)
 {
-    const struct heads_args *a = args;
+    const struct bl_heads_args *a = args;
     const uint32_t n_tok = bl_cpu_n_rows(job, a->rows), group = a->kernel->rows;
     const uint32_t groups = (a->n + group - 1) / group; /* of one head */
     struct bl_cpu_range r = bl_cpu_split(a->heads * groups, job->ith, job->nth);
@@ -80,7 +67,7 @@ static void heads_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- transposed ---- */
 
-static void piece_run(const struct heads_args *a, const struct bl_cpu_kernels *k, uint32_t head,
+static void piece_run(const struct bl_heads_args *a, const struct bl_cpu_kernels *k, uint32_t head,
                       uint32_t piece, uint32_t t, uint32_t n_tok)
 {
     const uint32_t first = piece * PIECE, n = a->k - first < PIECE ? a->k - first : PIECE;
@@ -98,12 +85,12 @@ static void piece_run(const struct heads_args *a, const struct bl_cpu_kernels *k
         }
     }
     for (uint32_t i = 0; i < n_tok; i++)
-        scale_head(a, head, n, y[i]);
+        bl_heads_scale(a, head, n, y[i]);
 }
 
-static void transposed_run(const void *args, const struct bl_cpu_job *job)
+void bl_heads_transposed(const void *args, const struct bl_cpu_job *job)
 {
-    const struct heads_args *a = args;
+    const struct bl_heads_args *a = args;
     const uint32_t n_tok = bl_cpu_n_rows(job, a->rows), pieces = (a->k + PIECE - 1) / PIECE;
     const struct bl_cpu_range r = bl_cpu_split(a->heads * pieces, job->ith, job->nth);
     for (uint32_t i = r.first; i < r.end; i++)
@@ -112,18 +99,40 @@ static void transposed_run(const void *args, const struct bl_cpu_job *job)
                       n_tok - t < TILE_TOKENS ? n_tok - t : TILE_TOKENS);
 }
 
-/* ---- op ---- */
+/* ---- build ---- */
 
-static uint64_t quantized_bytes(const struct bl_value *w, uint32_t n_tok)
+/* x of a head is a row's length, or, transposed, a column's. */
+static bool is_quantized(const struct bl_caps *caps, const struct bl_heads_attr *at,
+                         enum bl_dtype weight)
 {
-    return (uint64_t)n_tok * w->ne[2] * bl_cpu_act_bytes(w->ne[0]);
+    return !caps->exact && !at->transposed && bl_dtypes[weight].act != BL_ACT_F32;
 }
 
-/* x with every head quantised on its own; returns where, 0 after a failure. */
-static uint64_t emit_quantize(struct bl_cpu_builder *b, uint8_t act)
+uint64_t bl_heads_vector_bytes(const struct bl_caps *caps, const struct bl_heads_attr *at,
+                               const struct bl_value *w)
 {
+    return is_quantized(caps, at, w->type) ? bl_cpu_act_bytes(w->ne[0])
+                                           : w->ne[at->transposed ? 1 : 0] * sizeof(float);
+}
+
+static uint64_t vectors_bytes(const struct bl_caps *caps, const struct bl_graph *g,
+                              const struct bl_node *n)
+{
+    const struct bl_heads_attr *at = bl_node_attr(g, n);
+    const struct bl_value *w = &g->vals[bl_node_src(g, n, 0)], *x = &g->vals[bl_node_src(g, n, 1)];
+    return is_quantized(caps, at, w->type)
+               ? bl_cpu_round((uint64_t)x->ne[1] * w->ne[2] * bl_heads_vector_bytes(caps, at, w))
+               : 0;
+}
+
+uint64_t bl_heads_vectors(struct bl_cpu_builder *b)
+{
+    const struct bl_caps *caps = &b->dev->base.caps;
     const struct bl_value *w = bl_cpu_src(b, 0), *x = bl_cpu_src(b, 1);
-    const uint64_t bytes = quantized_bytes(w, x->ne[1]), at = bl_cpu_take(b, bytes);
+    const uint64_t bytes = vectors_bytes(caps, b->graph, b->node);
+    if (!bytes)
+        return b->bound->src[1];
+    const uint64_t at = bl_cpu_take(b, bytes);
     const uint8_t rows = bl_cpu_rows_of(b, 1);
     struct quantize_args *a = bl_cpu_step(b, quantize_run, sizeof *a, rows);
     if (!a)
@@ -134,39 +143,50 @@ static uint64_t emit_quantize(struct bl_cpu_builder *b, uint8_t act)
     a->k = w->ne[0];
     a->n = w->ne[2];
     a->rows = rows;
-    a->act = act;
+    a->act = b->dev->kernels.matmul[w->type].act;
     return at;
 }
 
-static void heads_emit(struct bl_cpu_builder *b)
+void bl_heads_fill(struct bl_cpu_builder *b, struct bl_heads_args *a, uint64_t vectors)
 {
     const struct bl_heads_attr *at = bl_cpu_attr(b);
     const struct bl_value *w = bl_cpu_src(b, 0), *x = bl_cpu_src(b, 1);
-    const struct bl_matmul_kernel *kernel = &b->dev->kernels.matmul[w->type];
-    const bool quantized = !at->transposed && kernel->act != BL_ACT_F32;
-    const uint64_t in = quantized ? emit_quantize(b, kernel->act) : b->bound->src[1];
-    struct heads_args *a =
-        bl_cpu_step(b, at->transposed ? transposed_run : heads_run, sizeof *a, BL_CPU_SPREAD);
-    if (!a)
-        return;
-    a->x_head = quantized ? (size_t)bl_cpu_act_bytes(w->ne[0])
-                          : w->ne[at->transposed ? 1 : 0] * sizeof(float);
+    a->x_head = (size_t)bl_heads_vector_bytes(&b->dev->base.caps, at, w);
     a->x_stride = w->ne[2] * a->x_head;
-    bl_cpu_touch(b, in, x->ne[1] * a->x_stride, a->x_stride, false);
-    a->kernel = kernel;
+    bl_cpu_touch(b, vectors, x->ne[1] * a->x_stride, a->x_stride, false);
+    a->kernel = &b->dev->kernels.matmul[w->type];
     a->w = bl_cpu_weight(b, 0);
-    a->x = (const uint8_t *)(uintptr_t)in;
+    a->x = (const uint8_t *)(uintptr_t)vectors;
     a->scale = bl_cpu_weight(b, 2);
     a->scale_step = a->scale && bl_cpu_src(b, 2)->ne[0] > 1;
-    a->y = bl_cpu_writes(b, 0);
+    a->y = (float *)(uintptr_t)b->bound->dst[0];
     a->w_stride = (size_t)bl_dtype_row_bytes(w->type, w->ne[0]);
     a->head_stride = at->head_rows * a->w_stride;
     a->k = w->ne[0];
     a->n = w->ne[1];
     a->heads = w->ne[2];
-    a->chunk = bl_cpu_chunk_rows(a->w_stride, kernel->rows);
+    a->chunk = bl_cpu_chunk_rows(a->w_stride, a->kernel->rows);
     a->rows = bl_cpu_rows_of(b, 1);
     a->type = w->type;
+    a->transposed = at->transposed;
+}
+
+/* ---- op ---- */
+
+static void heads_emit(struct bl_cpu_builder *b)
+{
+    const struct bl_heads_attr *at = bl_cpu_attr(b);
+    if (bl_heads_are_many(&b->dev->base.caps, b->graph, b->node)) {
+        bl_heads_many(b);
+        return;
+    }
+    const uint64_t vectors = bl_heads_vectors(b);
+    struct bl_heads_args *a = bl_cpu_step(b, at->transposed ? bl_heads_transposed : bl_heads_dots,
+                                          sizeof *a, BL_CPU_SPREAD);
+    if (!a)
+        return;
+    bl_heads_fill(b, a, vectors);
+    bl_cpu_writes(b, 0);
 }
 
 static bool heads_supports(const struct bl_graph *g, const struct bl_node *n)
@@ -177,10 +197,8 @@ static bool heads_supports(const struct bl_graph *g, const struct bl_node *n)
 static uint64_t heads_scratch(const struct bl_caps *caps, const struct bl_graph *g,
                               const struct bl_node *n)
 {
-    const struct bl_heads_attr *at = bl_node_attr(g, n);
-    const struct bl_value *w = &g->vals[bl_node_src(g, n, 0)], *x = &g->vals[bl_node_src(g, n, 1)];
-    const bool is_float = caps->exact || bl_dtypes[w->type].act == BL_ACT_F32;
-    return is_float || at->transposed ? 0 : bl_cpu_round(quantized_bytes(w, x->ne[1]));
+    return vectors_bytes(caps, g, n) +
+           (bl_heads_are_many(caps, g, n) ? bl_heads_many_bytes(caps, g, n) : 0);
 }
 
 const struct bl_cpu_op bl_cpu_matmul_heads = {heads_supports, heads_scratch, heads_emit};

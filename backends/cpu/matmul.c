@@ -88,16 +88,10 @@ static void emit_few(struct bl_cpu_builder *b)
     b->last_matmul = a;
 }
 
-static bool is_many(const struct bl_panel_kernel *panel, const struct bl_value *x)
-{
-    return panel->pack && x->ne[1] >= panel->from;
-}
-
 static void matmul_emit(struct bl_cpu_builder *b)
 {
-    const struct bl_panel_kernel *panel = &b->dev->kernels.panel[bl_cpu_src(b, 0)->type];
-    if (is_many(panel, bl_cpu_src(b, 1)))
-        bl_cpu_matmul_many(b, panel);
+    if (bl_cpu_is_many(&b->dev->base.caps, bl_cpu_src(b, 1), bl_cpu_src(b, 0)->type))
+        bl_cpu_matmul_many(b);
     else
         emit_few(b);
 }
@@ -112,9 +106,8 @@ static uint64_t matmul_scratch(const struct bl_caps *caps, const struct bl_graph
 {
     const struct bl_value *x = &g->vals[bl_node_src(g, n, 1)];
     const uint8_t type = g->vals[bl_node_src(g, n, 0)].type;
-    const struct bl_panel_kernel panel = bl_cpu_panel_of(caps, type);
-    return is_many(&panel, x) ? bl_cpu_many_bytes(caps, x, type, &panel)
-                              : bl_cpu_operand_bytes(caps, x, type);
+    return bl_cpu_is_many(caps, x, type) ? bl_cpu_many_bytes(caps, x, type)
+                                         : bl_cpu_operand_bytes(caps, x, type);
 }
 
 const struct bl_cpu_op bl_cpu_matmul = {matmul_supports, matmul_scratch, matmul_emit};

@@ -29,6 +29,6 @@ void bl_cpu_matmul_dots(const void *args, const struct bl_cpu_job *);
 void bl_cpu_scale_and_bias(const struct bl_cpu_matmul_args *, float *y, uint32_t row, uint32_t n);
 
 /* In panels. */
-void bl_cpu_matmul_many(struct bl_cpu_builder *, const struct bl_panel_kernel *);
+void bl_cpu_matmul_many(struct bl_cpu_builder *);
 
 #endif

@@ -52,9 +52,10 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
     }
 }
 
-void bl_cpu_matmul_many(struct bl_cpu_builder *b, const struct bl_panel_kernel *panel)
+void bl_cpu_matmul_many(struct bl_cpu_builder *b)
 {
     const struct bl_value *w = bl_cpu_src(b, 0), *x = bl_cpu_src(b, 1);
+    const struct bl_panel_kernel *panel = &b->dev->kernels.panel[w->type];
     const struct bl_cpu_many in = bl_cpu_many(b, 1, b->dev->kernels.matmul[w->type].act, panel);
     struct many_args *a = bl_cpu_step(b, many_run, sizeof *a, BL_CPU_SPREAD);
     if (!a)

@@ -230,15 +230,6 @@ static void emit_arrange(struct bl_cpu_builder *b, unsigned src, uint8_t act,
 
 /* ---- all that panels need ---- */
 
-struct bl_panel_kernel bl_cpu_panel_of(const struct bl_caps *caps, enum bl_dtype type)
-{
-    struct bl_cpu_kernels k;
-    if (caps->exact)
-        return (struct bl_panel_kernel){0};
-    bl_cpu_select(&k, caps->cpu_flags);
-    return k.panel[type];
-}
-
 uint64_t bl_cpu_own_bytes(const struct bl_caps *caps)
 {
     return (uint64_t)caps->threads * sizeof(struct bl_cpu_room);
@@ -262,10 +253,10 @@ uint64_t bl_cpu_own(struct bl_cpu_builder *b)
 }
 
 uint64_t bl_cpu_many_bytes(const struct bl_caps *caps, const struct bl_value *x,
-                           enum bl_dtype weight, const struct bl_panel_kernel *p)
+                           enum bl_dtype weight)
 {
     return bl_cpu_own_bytes(caps) + bl_cpu_operand_bytes(caps, x, weight) +
-           bl_cpu_round(x->ne[1] * bl_cpu_token_bytes(p, x->ne[0]));
+           bl_cpu_round(x->ne[1] * bl_act_blocks(x->ne[0]) * caps->tiles[weight].part_bytes);
 }
 
 /* What of it is not there yet is reserved in one piece: taking one part cannot cost another. */

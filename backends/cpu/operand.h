@@ -35,9 +35,6 @@ uint32_t bl_cpu_chunk_rows(uint64_t row_bytes, uint32_t rows);
 
 /* ---- tiles ---- */
 
-/* The panels that a device of such caps has for the type; .pack NULL: none. */
-struct bl_panel_kernel bl_cpu_panel_of(const struct bl_caps *, enum bl_dtype);
-
 /* Source `src` of the node in hand in tiles of the kernel, beside the vectors themselves. */
 struct bl_cpu_tiles {
     uint64_t addr, token_bytes;
@@ -45,6 +42,11 @@ struct bl_cpu_tiles {
 static inline uint64_t bl_cpu_token_bytes(const struct bl_panel_kernel *p, uint64_t k)
 {
     return bl_act_blocks(k) * p->part_bytes;
+}
+/* Whether as many tokens as x has room for are worth panels. */
+static inline bool bl_cpu_is_many(const struct bl_caps *caps, const struct bl_value *x, enum bl_dtype weight)
+{
+    return caps->tiles[weight].from && x->ne[1] >= caps->tiles[weight].from;
 }
 /* Vectors, tiles of them and room for every thread: whatever of it is there already is taken from there. */
 struct bl_cpu_many {
@@ -55,8 +57,7 @@ struct bl_cpu_many {
 struct bl_cpu_many bl_cpu_many(struct bl_cpu_builder *, unsigned src, uint8_t act, const struct bl_panel_kernel *);
 /* Declares that the step in hand uses it. */
 void bl_cpu_uses_many(struct bl_cpu_builder *, const struct bl_cpu_many *, uint32_t n_rows);
-uint64_t bl_cpu_many_bytes(const struct bl_caps *, const struct bl_value *x, enum bl_dtype weight,
-                           const struct bl_panel_kernel *);
+uint64_t bl_cpu_many_bytes(const struct bl_caps *, const struct bl_value *x, enum bl_dtype weight);
 /* Room for every thread alone; declared by bl_cpu_touch_own. */
 uint64_t bl_cpu_own(struct bl_cpu_builder *);
 uint64_t bl_cpu_own_bytes(const struct bl_caps *);

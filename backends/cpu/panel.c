@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Panels for any processor: rows are decoded once for all tokens, not once for each. */
-#if defined(__aarch64__)
-#define BL_PANEL_ISA "12__scalar"
-#define BL_PANEL_TOKENS 12
-#else
-#define BL_PANEL_ISA "6__scalar"
-#define BL_PANEL_TOKENS 6
-#endif
 #include "panel_f32.h"
 #include "scalar.h"
 

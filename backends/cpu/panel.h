@@ -9,6 +9,9 @@
  * Errors    none.
  * Threads   kernels are pure.
  *
+ * The panel of BL_F32 is float[column][32] and its tiles are float[column][token], so that other matrices can be laid out
+ * for its multiply.
+ *
  *   file rows --pack--> panel  \
  *                               multiply --> c[token][32 rows], f32
  *   x per token --arrange--> tile /

@@ -3,8 +3,8 @@
  *
  * Purpose   rows decoded and transposed to [column][32 rows], tokens as [column][token], products and sums in float. It
  *           serves the types and the instruction sets that have no kernels for packed codes.
- *           The includer defines BL_PANEL_ISA, the suffix of the names, and BL_PANEL_TOKENS, the widest tile: twice as
- *           many registers hold its sums.
+ *           The includer may define BL_PANEL_ISA, the suffix of the names, and BL_PANEL_TOKENS, the widest tile: twice
+ *           as many registers hold its sums.
  * Ownership as panel.h.
  * Units     as panel.h.
  * Errors    none.
@@ -14,6 +14,14 @@
 #define BL_PANEL_F32_H
 
 #include "cpu_kernels.h"
+
+#if !defined(BL_PANEL_ISA) && defined(__aarch64__)
+#define BL_PANEL_ISA "12__scalar"
+#define BL_PANEL_TOKENS 12
+#elif !defined(BL_PANEL_ISA)
+#define BL_PANEL_ISA "6__scalar"
+#define BL_PANEL_TOKENS 6
+#endif
 
 enum { PART = BL_PANEL_STEP, GROUP = 8, LANES = 2 * BL_LANES };
 
@@ -132,7 +140,7 @@ static void multiply(float *c, const void *panel, const void *tile, uint32_t n_t
 #undef X
 
 /* The panel of a weight type whose dots take x by that law. */
-static struct bl_panel_kernel panel_of(enum bl_dtype type, uint8_t law, uint8_t from)
+static inline struct bl_panel_kernel panel_of(enum bl_dtype type, uint8_t law, uint8_t from)
 {
     static const struct {
         bl_pack_fn *pack;

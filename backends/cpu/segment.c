@@ -482,8 +482,7 @@ enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
     for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
         atomic_store_explicit(&c->next, 0, memory_order_relaxed);
     const struct bl_cpu_device *d = s->dev;
-    const uint32_t n_threads =
-        s->block->n_tok <= BL_FEW_TOKENS ? d->threads : d->threads_prefill;
+    const uint32_t n_threads = s->block->n_tok <= BL_FEW_TOKENS ? d->threads : d->threads_prefill;
     if (d->profile.on)
         run_timed(s, n_threads);
     else

@@ -692,6 +692,10 @@ static void experts(void **state)
         {BL_Q4_K, BL_Q4_K, BL_Q6_K, 256, 256, 6, 3, 1, false, false, false, BL_GLU_SILU},
         {BL_Q4_K, BL_Q8_0, BL_F32, 256, 96, 16, 4, 17, true, false, true, BL_GLU_SILU},
         {BL_Q8_0, BL_Q8_0, BL_Q8_0, 32, 352, 3, 3, 3, false, true, false, BL_GLU_GELU_TANH},
+        /* more pairs of an expert than a batch takes; then several tiles, panels and steps */
+        {BL_Q8_0, BL_Q4_0, BL_Q4_1, 64, 32, 2, 2, 300, true, true, false, BL_GLU_SILU},
+        {BL_Q4_K, BL_Q8_0, BL_Q6_K, 768, 256, 5, 3, 41, true, false, true, BL_GLU_SILU},
+        {BL_F32, BL_BF16, BL_F16, 70, 45, 4, 2, 60, false, false, true, BL_GLU_SILU},
     };
     for (size_t i = 0; i < N(cases); i++)
         rig_cases(make_experts, check_experts, &cases[i]);

@@ -211,6 +211,15 @@ static void a_layer_of_experts_takes_twelve_barriers(void **state)
         assert_int_equal(barriers_of(&layers[5], threads, UINT32_MAX), 3 * 12);
 }
 
+/* After the attention: norm | arrange for the router | router | route, quantise | sort | gather |
+ * gate up | arrange | down | sum, add. */
+static void a_layer_of_experts_in_panels_takes_sixteen_barriers(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 3; threads++)
+        assert_int_equal(barriers_of(&layers[3], threads, 0), 3 * 16);
+}
+
 /* Barriers of a segment whose second result is written `shift` bytes into its first source. */
 static uint64_t barriers_when_shifted(uint32_t n_first, uint32_t n_tok, size_t shift)
 {
@@ -560,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_dense_layer_takes_ten_barriers),
         cmocka_unit_test(a_dense_layer_in_panels_takes_thirteen_barriers),
         cmocka_unit_test(a_layer_of_experts_takes_twelve_barriers),
+        cmocka_unit_test(a_layer_of_experts_in_panels_takes_sixteen_barriers),
         cmocka_unit_test(reused_memory_may_need_a_barrier),
         cmocka_unit_test(batches_do_not_matter),
         cmocka_unit_test(unsupported_nodes_are_refused),
