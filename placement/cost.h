@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/* cost.h — how long work takes on a resource: seconds per token and per ubatch from bytes, operations and fixed costs.
+ *
+ * Purpose   one model of time for planner, simulator and reports. A table of constants (cost.def), each a factor with a
+ *           key; a quantity is the product of the rows whose keys match. Terms can be asked for one step at a time;
+ *           bl_cost_decode and bl_cost_prefill add them up for a run in which nothing overlaps.
+ * Ownership none; callers own their structs.
+ * Units     bytes, nanoseconds, bytes/s, multiply-adds/s (half of the FLOPS that vendors print). Fields say otherwise.
+ * Errors    none: absent resources (rate 0) give INFINITY, absent work gives 0.
+ * Threads   any; nothing is shared.
+ */
+#ifndef BL_COST_H
+#define BL_COST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum bl_cost_engine { BL_COST_BALLAST, BL_COST_LLAMACPP, BL_COST_IK, BL_COST_DS4, BL_COST_KTRANSFORMERS, BL_N_COST_ENGINES };
+enum bl_cost_backend { BL_COST_CPU, BL_COST_CUDA, BL_COST_ROCM, BL_COST_VULKAN, BL_COST_METAL, BL_N_COST_BACKENDS };
+/* Layers by their attention; whether the feed-forward part has experts is a matter of its own. */
+enum bl_cost_kind { BL_COST_GQA, BL_COST_MLA, BL_COST_DELTA, BL_COST_V4, BL_N_COST_KINDS };
+/* How weights are unpacked: by lookup in a codebook (IQ1-IQ3), from planes of bits (2-3 bit), from nibbles (4-5 bit),
+ * bytes (6-8 bit), or hardly at all (16 bit). */
+enum bl_cost_quant { BL_COST_CODEBOOK, BL_COST_LOWBIT, BL_COST_NIBBLE, BL_COST_BYTE, BL_COST_HALF, BL_N_COST_QUANTS };
+enum bl_cost_isa { BL_COST_AVX2, BL_COST_AVX512, BL_COST_VNNI, BL_COST_AMX, BL_COST_NEON, BL_COST_APPLE, BL_N_COST_ISAS };
+/* Where a figure of bandwidth comes from: somebody's measurement, or the data sheet of a machine with few or many
+ * channels (few cores cannot draw what many channels offer). */
+enum bl_cost_figure { BL_COST_MEASURED, BL_COST_RATED_FEW, BL_COST_RATED_MANY, BL_N_COST_FIGURES };
+
+/* What the rows of the table describe. */
+enum bl_cost_quantity {
+#define Q(e, unit, what) BL_COST_##e,
+#define X(...)
+#include "cost.def"
+#undef X
+#undef Q
+    BL_N_COST_QUANTITIES
+};
+enum bl_cost_phase { BL_COST_BOTH, BL_COST_IN_DECODE, BL_COST_IN_PREFILL };
+
+/* Selects rows. A row's mask of 0 matches everything. */
+struct bl_cost_key {
+    uint8_t engine, backend, kind, quant, isa, figure;
+    bool repacked; /* weights in rows interleaved for the CPU's kernels */
+    bool unified;  /* the GPU reads the CPU's memory */
+};
+struct bl_cost_constant {
+    const char *name;     /* identifies the row in messages and fits */
+    uint8_t quantity, phase;
+    uint16_t engines, backends, kinds, quants, isas, figures, flags; /* bits of the enums above; flags: BL_COST_F_* */
+    double value, sd;     /* sd of its logarithm: what the evidence leaves open */
+    double prior, prior_sd; /* before public measurements were seen: physics, or one published micro-measurement */
+    const char *evidence;
+};
+enum { BL_COST_F_REPACKED = 1, BL_COST_F_PLAIN = 2, BL_COST_F_UNIFIED = 4, BL_COST_F_DISCRETE = 8 };
+
+enum {
+#define Q(...)
+#define X(e, ...) BL_COST_C_##e,
+#include "cost.def"
+#undef X
+#undef Q
+    BL_N_COST_CONSTANTS
+};
+extern const struct bl_cost_constant bl_cost_constants[BL_N_COST_CONSTANTS];
+extern const char *const bl_cost_quantity_name[BL_N_COST_QUANTITIES], *const bl_cost_quantity_unit[BL_N_COST_QUANTITIES];
+
+/* Values to compute with: the committed ones, or a caller's after a fit or a measurement of its machine. */
+struct bl_cost_table {
+    double value[BL_N_COST_CONSTANTS], sd[BL_N_COST_CONSTANTS];
+};
+void bl_cost_table_init(struct bl_cost_table *);
+/* Product of the matching rows of a quantity; 1 if none match. var: sum of their variances may be NULL. */
+double bl_cost_look(const struct bl_cost_table *, enum bl_cost_quantity, const struct bl_cost_key *, double *var);
+
+/* ---- resources ---- */
+
+struct bl_cost_cpu {
+    double domain_bps;    /* read bandwidth of one memory domain (socket, or a part of one with memory of its own) */
+    double clock;         /* relative to 3.3 GHz */
+    uint32_t cores;       /* threads beyond them add nothing; 0: not known */
+    bool local;           /* every domain reads weights of its own (copied or divided) */
+};
+struct bl_cost_team {
+    uint32_t threads, domains; /* domains that the threads or the weights span */
+};
+struct bl_cost_gpu {
+    double bps, macs_per_s; /* rated */
+    double link_bps;        /* from the host; 0: not known */
+    double share;           /* of what the GPUs hold; they sum to 1 */
+};
+/* Smooth versions of min and max: no jump where the limiting resource changes. */
+double bl_cost_soft_min(double a, double b, double order);
+double bl_cost_soft_max(double a, double b, double order);
+
+/* Time to read bytes once: from a GPU's memory; from RAM by threads. */
+double bl_cost_gpu_memory_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_gpu *, double bytes);
+double bl_cost_ram_bps(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *, const struct bl_cost_team *);
+/* Time to unpack weights and multiply them with one token. */
+double bl_cost_unpack_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *, const struct bl_cost_team *, double weights);
+/* Weights read by the CPU for one token: the slower of memory and unpacking. */
+double bl_cost_cpu_weights_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *,
+                              const struct bl_cost_team *, double bytes, double weights);
+/* Fixed cost of one layer: launches on a GPU, barriers on a CPU. heads: of MLA. */
+double bl_cost_layer_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *, const struct bl_cost_team *, double heads, bool experts);
+double bl_cost_cross_ns(const struct bl_cost_table *, const struct bl_cost_key *); /* GPU to CPU and back */
+double bl_cost_hop_ns(const struct bl_cost_table *, const struct bl_cost_key *);   /* GPU to the next */
+double bl_cost_link_ns(const struct bl_cost_table *, const struct bl_cost_key *, double link_bps, double bytes);
+/* Matrix products of n_tok tokens per matrix: by a GPU, by the CPU's threads. ffn: rows of a small matrix, 0: large. */
+double bl_cost_gpu_matmul_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_gpu *, double macs,
+                             double tok_per_matrix, double ffn);
+double bl_cost_cpu_matmul_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *,
+                             const struct bl_cost_team *, double macs, double tok_per_matrix);
+
+/* ---- whole runs ---- */
+
+enum bl_cost_where { BL_COST_ON_GPU, BL_COST_IN_RAM, BL_N_COST_PLACES };
+struct bl_cost_load {
+    double bytes, weights;
+};
+struct bl_cost_run {
+    enum bl_cost_engine engine;
+    enum bl_cost_backend backend; /* of the GPUs; BL_COST_CPU: there are none */
+    bool unified, repacked, tensor_parallel;
+    enum bl_cost_figure figure;
+    enum bl_cost_isa isa;
+    enum bl_cost_quant dense_quant, expert_quant;
+    struct bl_cost_cpu cpu;
+    const struct bl_cost_gpu *gpu;
+    uint32_t n_gpus;
+    struct bl_cost_team decode_team, prefill_team;
+    /* the model */
+    double layers[BL_N_COST_KINDS], moe_layers, heads, experts, experts_per_token, expert_ffn;
+    struct bl_cost_load dense[BL_N_COST_PLACES];  /* read for every token */
+    struct bl_cost_load expert[BL_N_COST_PLACES]; /* read for one token */
+    struct bl_cost_load held[BL_N_COST_PLACES];   /* all experts there */
+    bool cache_in_ram;
+    double cache_bytes_per_tok, cache_fixed_bytes, state_bytes; /* read per token of context; whatever the context */
+    double attend_macs_per_tok, attend_fixed_macs;              /* of a token, per token of context; whatever the context */
+    /* the step */
+    double depth;                                 /* context when decoding */
+    double prompt, prompt_depth, ubatch;          /* tokens to prefill, mean context that they attend to, at a time */
+};
+enum bl_cost_term {
+    BL_COST_T_GPU,     /* GPU memory or mathematics */
+    BL_COST_T_RAM,     /* CPU: memory, unpacking, mathematics */
+    BL_COST_T_STREAM,  /* experts sent to the GPU */
+    BL_COST_T_LAYERS,
+    BL_COST_T_CROSS,
+    BL_COST_T_HOP,
+    BL_COST_T_CONTEXT,
+    BL_N_COST_TERMS
+};
+struct bl_cost_time {
+    double ns;                    /* per token */
+    double term[BL_N_COST_TERMS]; /* they sum to ns */
+};
+void bl_cost_decode(const struct bl_cost_table *, const struct bl_cost_run *, struct bl_cost_time *out);
+void bl_cost_prefill(const struct bl_cost_table *, const struct bl_cost_run *, struct bl_cost_time *out);
+/* sd of the logarithm of the predicted time: what the constants leave open, and what no row says (build, page placement). */
+double bl_cost_decode_sd(const struct bl_cost_table *, const struct bl_cost_run *);
+double bl_cost_prefill_sd(const struct bl_cost_table *, const struct bl_cost_run *);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+#include "cost.h"
+
+#include <math.h>
+
+static enum bl_cost_kind main_kind(const struct bl_cost_run *r)
+{
+    enum bl_cost_kind kind = BL_COST_GQA;
+    for (unsigned k = 0; k < BL_N_COST_KINDS; k++)
+        if (r->layers[k] > 0 && (k == BL_COST_MLA || k == BL_COST_V4))
+            kind = k;
+    return kind;
+}
+
+static struct bl_cost_key key_of(const struct bl_cost_run *r, bool gpu, enum bl_cost_quant quant)
+{
+    return (struct bl_cost_key){.engine = (uint8_t)r->engine,
+                                .backend = (uint8_t)(gpu ? r->backend : BL_COST_CPU),
+                                .kind = (uint8_t)main_kind(r),
+                                .quant = (uint8_t)quant,
+                                .isa = (uint8_t)r->isa,
+                                .figure = (uint8_t)r->figure,
+                                .repacked = r->repacked,
+                                .unified = r->unified};
+}
+
+static bool has_gpu(const struct bl_cost_run *r)
+{
+    return r->backend != BL_COST_CPU && r->n_gpus > 0;
+}
+
+/* Layers run one after another, so the GPUs' times add up; with tensor parallelism they share every
+ * layer. */
+static double on_gpus(const struct bl_cost_table *t, const struct bl_cost_run *r,
+                      const struct bl_cost_key *k, double bytes)
+{
+    double sum = 0, rate = 0;
+    for (uint32_t i = 0; i < r->n_gpus; i++) {
+        sum += bl_cost_gpu_memory_ns(t, k, &r->gpu[i], bytes * r->gpu[i].share);
+        rate += 1 / bl_cost_gpu_memory_ns(t, k, &r->gpu[i], bytes);
+    }
+    return bytes <= 0 ? 0 : r->tensor_parallel ? 1 / rate : sum;
+}
+
+static double layers_ns(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    struct bl_cost_key k = key_of(r, has_gpu(r), r->expert_quant);
+    double all = 0, ns = 0;
+    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
+        all += r->layers[kind];
+    double share = all > 0 ? r->moe_layers / all : 0;
+    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++) {
+        if (r->layers[kind] <= 0)
+            continue;
+        k.kind = (uint8_t)kind;
+        ns += r->layers[kind] *
+              (share * bl_cost_layer_ns(t, &k, &r->cpu, &r->decode_team, r->heads, true) +
+               (1 - share) * bl_cost_layer_ns(t, &k, &r->cpu, &r->decode_team, r->heads, false));
+    }
+    return ns;
+}
+
+static double context_ns(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    bool gpu = has_gpu(r) && !r->cache_in_ram;
+    struct bl_cost_key k = key_of(r, gpu, r->dense_quant);
+    double bytes = r->cache_bytes_per_tok * r->depth + r->cache_fixed_bytes + r->state_bytes;
+    double rate = bl_cost_look(t, BL_COST_CACHE_SHARE, &k, NULL);
+    if (k.kind == BL_COST_V4)
+        return r->depth * bl_cost_look(t, BL_COST_INDEX, &k, NULL);
+    if (gpu)
+        return on_gpus(t, r, &k, bytes) * bl_cost_look(t, BL_COST_GPU_SHARE, &k, NULL) / rate;
+    k.figure = BL_COST_MEASURED;
+    double bps = bl_cost_ram_bps(t, &k, &r->cpu, &r->decode_team);
+    return bytes / (bps * rate) * 1e9;
+}
+
+static void sum_up(struct bl_cost_time *out)
+{
+    out->ns = 0;
+    for (int i = 0; i < BL_N_COST_TERMS; i++)
+        out->ns += out->term[i];
+}
+
+void bl_cost_decode(const struct bl_cost_table *t, const struct bl_cost_run *r,
+                    struct bl_cost_time *out)
+{
+    bool gpu = has_gpu(r);
+    struct bl_cost_key on = key_of(r, gpu, r->dense_quant),
+                       dense = key_of(r, false, r->dense_quant);
+    struct bl_cost_key expert = key_of(r, false, r->expert_quant);
+    *out = (struct bl_cost_time){0};
+    if (gpu)
+        out->term[BL_COST_T_GPU] =
+            on_gpus(t, r, &on, r->dense[BL_COST_ON_GPU].bytes + r->expert[BL_COST_ON_GPU].bytes);
+    const struct bl_cost_load *d = &r->dense[BL_COST_IN_RAM], *e = &r->expert[BL_COST_IN_RAM];
+    out->term[BL_COST_T_RAM] =
+        bl_cost_cpu_weights_ns(t, &dense, &r->cpu, &r->decode_team, d->bytes, d->weights) +
+        bl_cost_cpu_weights_ns(t, &expert, &r->cpu, &r->decode_team, e->bytes, e->weights);
+    out->term[BL_COST_T_LAYERS] = layers_ns(t, r);
+    double in_ram = r->held[BL_COST_IN_RAM].bytes, all = in_ram + r->held[BL_COST_ON_GPU].bytes;
+    if (gpu && in_ram > 0)
+        out->term[BL_COST_T_CROSS] = r->moe_layers * in_ram / all * bl_cost_cross_ns(t, &on);
+    if (gpu && r->n_gpus > 1)
+        out->term[BL_COST_T_HOP] = (r->n_gpus - 1) * bl_cost_hop_ns(t, &on);
+    out->term[BL_COST_T_CONTEXT] = context_ns(t, r);
+    sum_up(out);
+}
+
+/* ---- prefill ---- */
+
+static double touched(const struct bl_cost_run *r, double ub)
+{
+    return r->experts > 0 ? 1 - pow(1 - r->experts_per_token / r->experts, ub) : 1;
+}
+
+static double gpus_matmul(const struct bl_cost_table *t, const struct bl_cost_run *r,
+                          const struct bl_cost_key *k, double macs, double tok, double ffn)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < r->n_gpus; i++)
+        sum += bl_cost_gpu_matmul_ns(t, k, &r->gpu[i], macs * r->gpu[i].share, tok, ffn);
+    return sum;
+}
+
+static double attention_ns(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    bool gpu = has_gpu(r) && !r->cache_in_ram;
+    struct bl_cost_key k = key_of(r, gpu, r->dense_quant);
+    if (k.kind == BL_COST_V4)
+        return bl_cost_look(t, BL_COST_V4_TOKEN, &k, NULL) +
+               r->prompt_depth * bl_cost_look(t, BL_COST_V4_INDEX, &k, NULL);
+    double macs = r->attend_macs_per_tok * r->prompt_depth + r->attend_fixed_macs, sum = 0;
+    if (!gpu)
+        return macs /
+               (r->prefill_team.threads * r->cpu.clock *
+                bl_cost_look(t, BL_COST_ATTEND_CPU, &k, NULL)) *
+               1e9;
+    for (uint32_t i = 0; i < r->n_gpus; i++)
+        sum += macs * r->gpu[i].share /
+               (r->gpu[i].macs_per_s * bl_cost_look(t, BL_COST_ATTEND, &k, NULL)) * 1e9;
+    return sum;
+}
+
+static double experts_by_cpu(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
+{
+    struct bl_cost_key k = key_of(r, false, r->expert_quant), d = key_of(r, false, r->dense_quant);
+    double n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub;
+    double math = bl_cost_cpu_matmul_ns(t, &k, &r->cpu, &r->prefill_team,
+                                        r->expert[BL_COST_IN_RAM].weights, n) +
+                  bl_cost_cpu_matmul_ns(t, &d, &r->cpu, &r->prefill_team,
+                                        r->dense[BL_COST_IN_RAM].weights, ub);
+    double bytes = r->held[BL_COST_IN_RAM].bytes * touched(r, ub) + r->dense[BL_COST_IN_RAM].bytes;
+    double read =
+        bytes > 0 ? bytes / bl_cost_ram_bps(t, &k, &r->cpu, &r->prefill_team) / ub * 1e9 : 0;
+    return bl_cost_soft_max(math, read, 3);
+}
+
+static double experts_by_link(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
+{
+    struct bl_cost_key k = key_of(r, true, r->expert_quant);
+    double n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub, link = 0;
+    for (uint32_t i = 0; i < r->n_gpus; i++)
+        link += bl_cost_link_ns(t, &k, r->gpu[i].link_bps,
+                                r->held[BL_COST_IN_RAM].bytes * r->gpu[i].share);
+    return link * touched(r, ub) / ub +
+           gpus_matmul(t, r, &k, r->expert[BL_COST_IN_RAM].weights, n, r->expert_ffn);
+}
+
+void bl_cost_prefill(const struct bl_cost_table *t, const struct bl_cost_run *r,
+                     struct bl_cost_time *out)
+{
+    bool gpu = has_gpu(r);
+    double ub = fmin(r->ubatch, r->prompt),
+           n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub;
+    struct bl_cost_key k = key_of(r, true, r->expert_quant), d = key_of(r, true, r->dense_quant);
+    *out = (struct bl_cost_time){0};
+    if (gpu) {
+        double math = gpus_matmul(t, r, &d, r->dense[BL_COST_ON_GPU].weights, ub, 0) +
+                      gpus_matmul(t, r, &k, r->expert[BL_COST_ON_GPU].weights, n, r->expert_ffn);
+        double bytes =
+            r->held[BL_COST_ON_GPU].bytes * touched(r, ub) + r->dense[BL_COST_ON_GPU].bytes;
+        out->term[BL_COST_T_GPU] = bl_cost_soft_max(math, on_gpus(t, r, &k, bytes) / ub, 3);
+    }
+    if (r->held[BL_COST_IN_RAM].bytes > 0 || r->dense[BL_COST_IN_RAM].bytes > 0) {
+        double cpu = experts_by_cpu(t, r, ub);
+        bool stream = gpu && ub >= 32 &&
+                      (r->engine == BL_COST_LLAMACPP || (r->engine == BL_COST_IK && !r->repacked));
+        double link = stream ? experts_by_link(t, r, ub) : INFINITY;
+        if (link < cpu || (stream && r->engine == BL_COST_LLAMACPP))
+            out->term[BL_COST_T_STREAM] = link;
+        else
+            out->term[BL_COST_T_RAM] = cpu;
+    }
+    double layers = 0;
+    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
+        layers += r->layers[kind];
+    out->term[BL_COST_T_LAYERS] = layers * bl_cost_look(t, BL_COST_UBATCH_LAYER, &d, NULL) / ub;
+    out->term[BL_COST_T_CONTEXT] = attention_ns(t, r);
+    sum_up(out);
+}
