@@ -293,14 +293,15 @@ static bl_tile_ahead *values_ahead(const struct bl_cpu_attention_args *a, const 
 
 /* ---- 64 keys ---- */
 
-/* Some tiles of a unit and the keys in hand. `decode`: the first tiles to meet these. */
+/* Some tiles of a unit and the keys in hand. decode: the first tiles to meet these; then `once`:
+ * there are no others, and the second panel may take the place of the first in the cache. */
 struct meeting {
     const struct bl_cpu_attention_args *a;
     const struct bl_tile_kernel *kernel;
     struct work *w;
     uint32_t n_rows, first_tile, n_tiles;
     struct span seen[TILES]; /* lanes that some row of the tile sees */
-    bool decode;
+    bool decode, once;
 };
 
 static uint32_t rows_of_tile(const struct meeting *m, uint32_t i)
@@ -340,7 +341,7 @@ static void score_panel(const struct meeting *m, uint32_t from)
 {
     const struct bl_cpu_attention_args *a = m->a;
     const struct keys *k = &m->w->keys[0];
-    float *panel = m->w->panel + (size_t)from * a->at.dk;
+    float *panel = m->w->panel + (size_t)(m->once ? 0 : from) * a->at.dk;
     const struct span have = lanes_of(k, from, BL_TILE_PANEL);
     bl_tile_ahead *ahead = m->decode ? keys_ahead(a, m->w, from) : NULL;
     if (m->decode && have.first < have.end)
@@ -362,13 +363,19 @@ static void weigh(const struct meeting *m)
             m->kernel->weights(rows_of_tile(m, i), score_of(m, i), &m->w->tile[m->first_tile + i]);
 }
 
+static float *value_of(const struct meeting *m, uint32_t lane)
+{
+    return m->w->values +
+           (size_t)(m->once ? lane % BL_TILE_PANEL : lane) * bl_tile_padded(m->a->at.dv);
+}
+
 static void sum_tile(const struct meeting *m, uint32_t i, struct span lanes, bl_tile_ahead *ahead)
 {
     const uint32_t dv = m->a->at.dv, tile = m->first_tile + i;
     const size_t width = bl_tile_padded(dv);
     m->kernel->sum(dv, rows_of_tile(m, i), lanes.end - lanes.first,
                    m->w->acc + tile * BL_TILE_ROWS * width, score_of(m, i) + lanes.first,
-                   m->w->values + lanes.first * width,
+                   value_of(m, lanes.first),
                    lanes.first == m->seen[i].first ? m->w->tile[tile].keep : NULL, ahead);
 }
 
@@ -379,8 +386,7 @@ static void sum_panel(const struct meeting *m, uint32_t from)
     const struct span have = lanes_of(k, from, BL_TILE_PANEL);
     bool ask = m->decode;
     if (m->decode && have.first < have.end)
-        a->values(a->at.dv, have.end - have.first,
-                  m->w->values + (size_t)have.first * bl_tile_padded(a->at.dv), k->v,
+        a->values(a->at.dv, have.end - have.first, value_of(m, have.first), k->v,
                   k->v_off + have.first);
     for (uint32_t i = 0; i < m->n_tiles; i++) {
         const struct span seen = m->seen[i];
@@ -397,7 +403,8 @@ static void meet_keys(const struct bl_cpu_attention_args *a, const struct bl_cpu
                       struct work *w, uint32_t n_rows)
 {
     const uint32_t n_tiles = (n_rows + BL_TILE_ROWS - 1) / BL_TILE_ROWS;
-    struct meeting m = {a, &job->kernels->tile, w, n_rows, .decode = true};
+    struct meeting m = {a,      &job->kernels->tile, w,
+                        n_rows, .decode = true,      .once = n_tiles <= TILES};
     for (; m.first_tile < n_tiles; m.first_tile += TILES, m.decode = false) {
         m.n_tiles = n_tiles - m.first_tile < TILES ? n_tiles - m.first_tile : TILES;
         for (uint32_t i = 0; i < m.n_tiles; i++)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "attention.h"
@@ -41,11 +42,14 @@ struct rig {
 
 static void *room(size_t bytes)
 {
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t huge = 2 << 20, round = bytes < huge ? 64 : huge;
+    void *p = aligned_alloc(round, (bytes + round - 1) / round * round);
     if (!p) {
         perror("kernel_check: bench");
         exit(2);
     }
+    if (round == huge) /* as the device's blocks */
+        madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
 

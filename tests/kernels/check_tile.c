@@ -11,7 +11,7 @@
  */
 static const double C_SCORE = 6, C_WEIGHT = 4, C_SUM = 6;
 
-enum { MAX_K = 576, ALL = BL_TILE_ROWS * BL_TILE_KEYS };
+enum { MAX_K = 576, ALL = BL_TILE_ROWS * BL_TILE_KEYS, MOST = BL_TILE_ROWS * MAX_K };
 
 void check_tile_shapes(struct context *c, const struct subject *s, bool quick, visit_fn *visit)
 {
@@ -62,7 +62,7 @@ static const uint64_t *make_rows(struct context *c, const struct subject *s,
 
 static bool check_rows(struct context *c, const struct subject *s, const struct shape *shape)
 {
-    static float want[MAX_K * BL_TILE_PANEL];
+    static BL_ALIGNED(64) float want[MAX_K * BL_TILE_PANEL];
     uint8_t *base;
     const uint64_t *row = make_rows(c, s, shape, &base);
     const bool keys = s->kind == TILE_KEYS;
@@ -90,7 +90,7 @@ static bool check_rows(struct context *c, const struct subject *s, const struct 
 
 static bool check_scores(struct context *c, const struct shape *shape)
 {
-    static float want[ALL], alone[ALL];
+    static BL_ALIGNED(64) float want[ALL], alone[ALL];
     static const void *ahead[MAX_K];
     const uint32_t k = shape->k, n = shape->rows;
     float *panel = take_aligned(c, REGION_W, (size_t)k * BL_TILE_PANEL);
@@ -159,7 +159,7 @@ static bool check_state(struct context *c, const struct bl_tile *got, const stru
 
 static bool check_weights(struct context *c, const struct shape *shape)
 {
-    static float want[ALL], alone[BL_TILE_KEYS];
+    static BL_ALIGNED(64) float want[ALL], alone[BL_TILE_KEYS];
     const uint32_t n = shape->rows;
     float *got = take_aligned(c, REGION_OUT, (size_t)n * BL_TILE_KEYS);
     const struct bl_tile before = make_tile(c, n);
@@ -195,8 +195,7 @@ static bool check_weights(struct context *c, const struct shape *shape)
 
 static bool check_sums(struct context *c, const struct shape *shape)
 {
-    static float want[BL_TILE_ROWS * (MAX_K + BL_TILE_PAD)],
-        first[BL_TILE_ROWS * (MAX_K + BL_TILE_PAD)];
+    static BL_ALIGNED(64) float want[MOST], first[MOST];
     const uint32_t n = shape->rows, width = bl_tile_padded(shape->k), n_keys = shape->place + 1;
     const bool kept = check_random(c) & 1;
     float *values = take_aligned(c, REGION_W, (size_t)n_keys * width);
