@@ -135,13 +135,16 @@ BL_ALWAYS_INLINE __m256 load_e8m0(const char *p, int bytes, int n)
     const __m256i twice = _mm256_max_epu32(v, _mm256_set1_epi32(0x00400000));
     return _mm256_mul_ps(_mm256_castsi256_ps(twice), _mm256_set1_ps(0.5f));
 }
-/* 32 bits -> 16 in each of 32 bytes whose bit is set */
-BL_ALWAYS_INLINE __m256i spread_bits(uint32_t bits)
+BL_ALWAYS_INLINE __m256i load_pair(const char *lo, const char *hi)
 {
-    const __m256i which =
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(lo)), load128(hi), 1);
+}
+/* The low 16 bits of each half of `bits` -> 16 in each byte whose bit is set */
+BL_ALWAYS_INLINE __m256i spread_bits(__m256i bits)
+{
+    const __m256i which = _mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101);
     const __m256i select = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)bits), which);
+    const __m256i v = _mm256_shuffle_epi8(bits, which);
     return and_bytes(_mm256_cmpeq_epi8(_mm256_and_si256(v, select), select), 16);
 }
 /* Sums of two products, both signed. */
@@ -149,23 +152,45 @@ BL_ALWAYS_INLINE __m256i dot2_signed(__m256i a, __m256i b)
 {
     return dot2(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
 }
-/* Sums of four products of a block's codes and its activations. The bias is taken off as integers:
- * in float what is left of two large numbers would be wrong by more than the terms allow. */
-BL_ALWAYS_INLINE __m256i block_sums(const struct block_type *t, const char *p, __m256i x,
-                                    __m256i bias)
+
+/* The activations of two blocks as their codes lie: elements 0 to 15 of both, 16 to 31 of both. The
+ * bias is taken off as integers: in float what is left of two large numbers would be wrong by more
+ * than the terms allow. */
+struct pair_acts {
+    __m256i lo, hi;
+    __m256i bias; /* sums of two products and two */
+};
+BL_ALWAYS_INLINE struct pair_acts load_acts(const struct block_type *t, const int8_t *q)
 {
-    const __m256i one = _mm256_set1_epi16(1);
-    if (t->signed8)
-        return _mm256_madd_epi16(dot2_signed(load256(p + t->skip), x), one);
-    /* low nibbles in the lower half, high nibbles in the upper; the shift needs no shuffle */
-    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
-    __m256i q = and_bytes(_mm256_srlv_epi32(load_twice(p + t->skip), shift), 15);
-    if (t->has_high)
-        q = _mm256_or_si256(q, spread_bits(bl_load_u32(p + t->skip - 4)));
-    if (t->table)
-        q = _mm256_shuffle_epi8(load_twice(t->values), q);
-    const __m256i v = t->table && !t->bias ? dot2_signed(q, x) : dot2(q, x);
-    return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, bias) : v, one);
+    const __m256i a = load256(q), b = load256(q + 32), c = _mm256_set1_epi8((char)t->bias);
+    struct pair_acts x;
+    x.lo = _mm256_permute2x128_si256(a, b, 0x20);
+    x.hi = _mm256_permute2x128_si256(a, b, 0x31);
+    x.bias = _mm256_add_epi16(dot2(c, x.lo), dot2(c, x.hi));
+    return x;
+}
+/* Sums of eight products, four of the block at p and four of that at p1. */
+BL_ALWAYS_INLINE __m256i pair_sums(const struct block_type *t, const char *p, const char *p1,
+                                   const struct pair_acts *x)
+{
+    const __m256i one = _mm256_set1_epi16(1), q = load_pair(p + t->skip, p1 + t->skip);
+    __m256i lo = and_bytes(q, 15), hi = and_bytes(_mm256_srli_epi16(q, 4), 15);
+    if (t->has_high) {
+        const __m128i b = _mm_cvtsi32_si128((int)bl_load_u32(p + t->skip - 4));
+        const __m128i b1 = _mm_cvtsi32_si128((int)bl_load_u32(p1 + t->skip - 4));
+        const __m256i bits = _mm256_inserti128_si256(_mm256_castsi128_si256(b), b1, 1);
+        lo = _mm256_or_si256(lo, spread_bits(bits));
+        hi = _mm256_or_si256(hi, spread_bits(_mm256_srli_epi32(bits, 16)));
+    }
+    if (t->table) {
+        lo = _mm256_shuffle_epi8(load_twice(t->values), lo);
+        hi = _mm256_shuffle_epi8(load_twice(t->values), hi);
+    }
+    if (t->table && !t->bias) /* signed values whose sums of four do not fit 16 bits */
+        return _mm256_add_epi32(_mm256_madd_epi16(dot2_signed(x->lo, lo), one),
+                                _mm256_madd_epi16(dot2_signed(x->hi, hi), one));
+    const __m256i v = _mm256_add_epi16(dot2(lo, x->lo), dot2(hi, x->hi));
+    return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, x->bias) : v, one);
 }
 /* n blocks of R rows. Each step sums by itself, so that its FMAs do not wait for those of the step
  * before. Whether the factors d are broadcast by shuffles or by loads is left to the compiler: here
@@ -187,13 +212,24 @@ BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const
         }
     }
     __m256 part[ROWS] = {_mm256_setzero_ps()};
-    for (int b = 0; b < 8 && b < n; b++) {
-        const __m256i q8 = load256(x->q + 32 * b);
-        const __m256i bias = dot2(_mm256_set1_epi8((char)t->bias), q8);
+    for (int b = 0; t->signed8 && b < 8 && b < n; b++) {
+        const __m256i q8 = load256(x->q + 32 * b), one = _mm256_set1_epi16(1);
+        for (int r = 0; r < R; r++) {
+            const __m256i q = load256(w + (size_t)r * stride + b * t->bytes + t->skip);
+            const __m256 v = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot2_signed(q, q8), one));
+            part[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), part[r]);
+        }
+    }
+    for (int b = 0; !t->signed8 && b < 8 && b < n; b += 2) {
+        /* a block that is not there has activations of zero */
+        const struct pair_acts xs = load_acts(t, x->q + 32 * b);
+        const __m256i idx =
+            _mm256_add_epi32(_mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1), _mm256_set1_epi32(b));
         for (int r = 0; r < R; r++) {
             const char *p = w + (size_t)r * stride + b * t->bytes;
-            const __m256 v = _mm256_cvtepi32_ps(block_sums(t, p, q8, bias));
-            part[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), part[r]);
+            const __m256 v = _mm256_cvtepi32_ps(pair_sums(t, p, b + 1 < n ? p + t->bytes : p, &xs));
+            part[r] =
+                _mm256_fmadd_ps(v, _mm256_permutevar8x32_ps(_mm256_load_ps(d[r]), idx), part[r]);
         }
     }
     for (int r = 0; r < R; r++)
