@@ -18,7 +18,7 @@ struct form {
 
 /* ---- one scale of 16 rows and T tokens ---- */
 
-BL_ALWAYS_INLINE __m256i four_of(const int32_t *x)
+BL_ALWAYS_INLINE __m256i all_of(const int32_t *x)
 {
     return _mm256_set1_epi32(*x);
 }
@@ -36,7 +36,7 @@ BL_ALWAYS_INLINE void sum_groups(const struct form *f, int T, const uint8_t (*w)
             size[h] = f->is_signed ? _mm256_abs_epi8(v[h]) : v[h];
         }
         for (int t = 0; t < T; t++) {
-            const __m256i q = four_of(x + t);
+            const __m256i q = all_of(x + t);
             for (int h = 0; h < HALF; h++) {
                 const __m256i p = dot2(size[h], f->is_signed ? _mm256_sign_epi8(q, v[h]) : q);
                 s[t][h] = g == 0 ? p : _mm256_add_epi16(s[t][h], p);
@@ -53,15 +53,14 @@ BL_ALWAYS_INLINE void add_block(const struct form *f, int T, float *c,
 {
     const int n = 64 / f->groups;
     const int32_t *start = rest + i * T;
-    const float *scale = (const float *)(const void *)(rest + (n + i) * T);
-    const float *sums = (const float *)(const void *)(rest + (2 * n + i) * T);
+    const int32_t *scale = rest + (n + i) * T, *sums = rest + (2 * n + i) * T; /* floats */
     const uint8_t(*w)[BL_PANEL_ROWS][4] =
         (const uint8_t(*)[BL_PANEL_ROWS][4])(const void *)part->code[i * f->groups][first];
     __m256i acc[TOKENS][HALF], s[TOKENS][HALF];
     x += i * f->groups * T;
     for (int t = 0; t < T; t++)
         for (int h = 0; h < HALF; h++)
-            acc[t][h] = f->is_signed ? _mm256_setzero_si256() : four_of(start + t);
+            acc[t][h] = f->is_signed ? _mm256_setzero_si256() : all_of(start + t);
     for (int g = 0; g < f->groups; g += f->depth) {
         sum_groups(f, T, w + g, x + g * T, s);
         for (int t = 0; t < T; t++)
@@ -72,12 +71,12 @@ BL_ALWAYS_INLINE void add_block(const struct form *f, int T, float *c,
     for (int t = 0; t < T; t++)
         for (int h = 0; h < HALF; h++) {
             float *to = c + t * BL_PANEL_ROWS + first + 8 * h;
-            const __m256 v =
-                _mm256_mul_ps(_mm256_cvtepi32_ps(acc[t][h]), _mm256_broadcast_ss(scale + t));
+            const __m256 v = _mm256_mul_ps(_mm256_cvtepi32_ps(acc[t][h]),
+                                           _mm256_castsi256_ps(all_of(scale + t)));
             __m256 sum = _mm256_load_ps(to);
             sum = _mm256_fmadd_ps(v, _mm256_load_ps(&part->scale[i][first + 8 * h]), sum);
             if (f->add)
-                sum = _mm256_fmadd_ps(_mm256_broadcast_ss(sums + t),
+                sum = _mm256_fmadd_ps(_mm256_castsi256_ps(all_of(sums + t)),
                                       _mm256_load_ps(&part->addend[i][first + 8 * h]), sum);
             _mm256_store_ps(to, sum);
         }
@@ -123,18 +122,22 @@ BL_ALWAYS_INLINE void multiply(const struct form *f, float *c, const void *panel
 
 /* ---- arrange ---- */
 
+BL_ALWAYS_INLINE __m256i load_row(const void *x, uint32_t row)
+{
+    return load256((const char *)x + 4 * (size_t)row);
+}
 /* dst[row][token] = dword `row` of each token, a multiple of eight rows. */
-static void deal(int32_t *dst, uint32_t n_tok, uint32_t rows, const int32_t *const *x)
+static void deal(int32_t *dst, uint32_t n_tok, uint32_t rows, const void *const *x)
 {
     if (n_tok < TOKENS) {
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t t = 0; t < n_tok; t++)
-                *dst++ = x[t][r];
+                memcpy(dst++, (const char *)x[t] + 4 * (size_t)r, 4);
         return;
     }
     for (uint32_t r = 0; r < rows; r += 8, dst += 8 * TOKENS) {
-        const __m256i v0 = load256(x[0] + r), v1 = load256(x[1] + r);
-        const __m256i v2 = load256(x[2] + r), v3 = load256(x[3] + r);
+        const __m256i v0 = load_row(x[0], r), v1 = load_row(x[1], r);
+        const __m256i v2 = load_row(x[2], r), v3 = load_row(x[3], r);
         const __m256i a = _mm256_unpacklo_epi32(v0, v1), b = _mm256_unpackhi_epi32(v0, v1);
         const __m256i c = _mm256_unpacklo_epi32(v2, v3), d = _mm256_unpackhi_epi32(v2, v3);
         const __m256i q[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c),
@@ -150,26 +153,26 @@ BL_ALWAYS_INLINE void fill_record(const struct form *f, int offset, int32_t *to,
                                   const struct bl_act_block *x)
 {
     const int n = 64 / f->groups, of_16 = 16 / n;
-    float *scale = (float *)(void *)(to + n), *sums = (float *)(void *)(to + 2 * n);
     for (int i = 0; i < n; i++) {
         const int sum = of_16 == 1 ? x->sum[i] : x->sum[2 * i] + x->sum[2 * i + 1];
         const float d = x->d[of_16 == 1 ? i / 2 : i];
         to[i] = -offset * sum;
-        scale[i] = d;
+        memcpy(to + n + i, &d, sizeof d);
+        const float scaled = d * (float)sum;
         if (f->add)
-            sums[i] = d * (float)sum;
+            memcpy(to + 2 * n + i, &scaled, sizeof scaled);
     }
 }
 BL_ALWAYS_INLINE void arrange(const struct form *f, int offset, int32_t *tile, uint32_t n_tok,
                               uint32_t k, const void *const *x)
 {
     const uint32_t rows = rows_of(f);
-    const int32_t *q[TOKENS], *rest[TOKENS];
+    const void *q[TOKENS], *rest[TOKENS];
     int32_t record[TOKENS][48];
     for (uint32_t b = 0; b < bl_act_blocks(k); b++, tile += rows * n_tok) {
         for (uint32_t t = 0; t < n_tok; t++) {
             const struct bl_act_block *a = (const struct bl_act_block *)x[t] + b;
-            q[t] = (const int32_t *)(const void *)a->q;
+            q[t] = a->q;
             rest[t] = record[t];
             fill_record(f, offset, record[t], a);
         }

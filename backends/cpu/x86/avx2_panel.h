@@ -22,6 +22,7 @@ struct panel_part {
     float scale[16][BL_PANEL_ROWS];
     float addend[16][BL_PANEL_ROWS]; /* times the sum of activations */
 } BL_ALIGNED(64);
+_Static_assert(BL_PANEL_COLS / 256 * sizeof(struct panel_part) <= BL_PANEL_BYTES, "a panel has room");
 
 /* What codes are, and how many sums of two 16 bits hold: 2 * code * 127 * depth <= 32767. More than four, for codes of
  * four bits, is not faster. */

@@ -32,6 +32,7 @@ struct panel_part {
     float undo[BL_PANEL_ROWS];      /* law Q8_K: see above */
     float min_scale[BL_PANEL_ROWS]; /* of minima */
 } BL_ALIGNED(64);
+_Static_assert(BL_PANEL_COLS / 256 * sizeof(struct panel_part) <= BL_PANEL_BYTES, "a panel has room");
 
 /* The forms. Each has a multiply, one arrange per offset, a width, and a part_bytes. */
 enum panel_form {
