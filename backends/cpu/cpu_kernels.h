@@ -58,13 +58,38 @@ struct bl_delta_token {
     float decay, beta;
 };
 typedef void bl_delta_fn(uint32_t dk, uint32_t rows, float *y, float *s, const float *v, const struct bl_delta_token *);
+/* Tokens of one head together, and up to BL_DELTA_COLUMNS rows of S, which are columns here. With total[t] the product of
+ * the decays up to token t and ratio = total[t] / total[i] below,
+ *     d_t = beta_t (v_t - total_t S k_t) + sum over i < t of lower[t][i] d_i,   lower = -beta_t ratio k_i·k_t,
+ *     y_t = total_t S q_t                + sum over i <= t of mix[t][i] d_i,    mix = ratio k_i·q_t,
+ * and behind the last token S = total S + sum of rest_i k_i d_i, rest being the last ratio. All arrays are aligned to 64
+ * bytes. Tokens beyond the last are zeros in beta, keys, queries, lower and mix, and repeat its total. */
+enum { BL_DELTA_CHUNK = 32, BL_DELTA_COLUMNS = 32, BL_DELTA_GRAIN = 8 };
+struct bl_delta_chunk {
+    uint32_t n, dk;                   /* multiples of BL_DELTA_GRAIN; n at most BL_DELTA_CHUNK */
+    const float *keys, *queries;      /* [n][dk] */
+    const float *lower, *mix;         /* [n][BL_DELTA_CHUNK]; mix is zero for i > t */
+    const float *beta, *total, *rest; /* [n] */
+    float *d, *y;                     /* [n][BL_DELTA_COLUMNS]; d is v before, of no use behind */
+    float *s;                         /* [dk][BL_DELTA_COLUMNS] */
+};
+/* Kernels of one instruction set for all of it. A column does not depend on those beside it. */
+struct bl_delta_kernel {
+    /* kk[t][i] = k_i·k_t and qk[t][i] = k_i·q_t for i <= t, [n][BL_DELTA_CHUNK] each, anything for other i; work: room
+     * for keys once more */
+    void (*products)(uint32_t dk, uint32_t n, float *kk, float *qk, const float *keys, const float *queries, float *work);
+    void (*columns)(const struct bl_delta_chunk *);
+    /* s = rows of S [n][dk] by columns, with zeros beyond n and beyond dk up to dk_padded; and back */
+    void (*load)(uint32_t dk, uint32_t dk_padded, uint32_t n, float *s, const float *rows);
+    void (*store)(uint32_t dk, uint32_t n, float *rows, const float *s);
+};
 struct bl_cpu_kernels {
     struct bl_matmul_kernel matmul[BL_N_DTYPES];
     struct bl_panel_kernel panel[BL_N_DTYPES]; /* x by the law of matmul[] */
     struct bl_kv_kernel kv[BL_N_DTYPES];
     struct bl_rows_kernel rows[BL_N_DTYPES]; /* the same types, for tiles */
     struct bl_tile_kernel tile;
-    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name;
+    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name, *delta_chunk_name, *conv_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
@@ -80,6 +105,9 @@ struct bl_cpu_kernels {
     void (*rope_norm)(uint32_t n_dims, float *y, const float *x, const float *angles);
     void (*rope_neox)(uint32_t n_dims, float *y, const float *x, const float *angles);
     bl_delta_fn *delta_rule;
+    /* y[i] = sum over j < taps of w[i][j] row[j][i] */
+    void (*short_conv)(uint32_t n, uint32_t taps, float *y, const float *const *row, const float *w);
+    struct bl_delta_kernel delta_chunk; /* zeros: token by token alone */
 };
 
 /* A flag is a bundle of instruction sets that appear together. */

@@ -25,5 +25,6 @@ void bl_cpu_exact(struct bl_cpu_kernels *kernels)
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         if (kernels->matmul[t].dot)
             kernels->matmul[t] = dots[t];
+    kernels->delta_chunk = (struct bl_delta_kernel){0};
     memset(kernels->panel, 0, sizeof kernels->panel); /* sums in float are no reference */
 }

@@ -220,5 +220,6 @@ void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
     };
     bl_scalar_dots(kernels->matmul);
     bl_scalar_tiles(kernels);
+    bl_scalar_recurrent(kernels);
     bl_scalar_panels(kernels);
 }

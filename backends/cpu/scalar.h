@@ -14,6 +14,8 @@
 
 /* Fills the entries of every type that is a weight, by its law. */
 void bl_scalar_dots(struct bl_matmul_kernel matmul[BL_N_DTYPES]);
+/* Fills delta_chunk and short_conv. */
+void bl_scalar_recurrent(struct bl_cpu_kernels *);
 /* Fills rows[] and tile. */
 void bl_scalar_tiles(struct bl_cpu_kernels *);
 /* Panels of floats for them. */

@@ -6,7 +6,7 @@
 
 #define N(a) (sizeof(a) / sizeof *(a))
 
-enum { SEQS = 3, MOST = 64 /* tokens of a sequence */, BOUND = 24 /* of a step */ };
+enum { SEQS = 3, MOST = 160 /* tokens of a sequence */, BOUND = 112 /* of a step */ };
 
 /* ---- what is fed ---- */
 
@@ -205,30 +205,27 @@ static void want_step(const struct run *u, uint32_t seq, uint32_t pos, uint32_t 
     }
 }
 
-static void want_delta(const struct run *u, uint32_t seq, uint32_t pos, double *y)
+/* S: as it stands before the token. */
+static void want_delta(const struct run *u, uint32_t seq, uint32_t pos, double *S, double *y)
 {
     const struct shape *s = &u->s;
-    double *S = malloc(s->dk * s->dv * sizeof *S);
-    assert_non_null(S);
-    for (uint32_t head = 0; head < s->heads_v; head++) {
-        memset(S, 0, s->dk * s->dv * sizeof *S);
-        for (uint32_t p = 0; p <= pos; p++)
-            want_step(u, seq, p, head, S, y + head * s->dv);
-    }
-    free(S);
+    for (uint32_t head = 0; head < s->heads_v; head++)
+        want_step(u, seq, pos, head, S + head * s->dk * s->dv, y + head * s->dv);
 }
 
 /* Every position that the sequences hold now. */
 static void check(const struct run *u)
 {
-    double y[1024];
-    for (uint32_t seq = 0; seq < SEQS; seq++)
+    double y[1024], *S = malloc((size_t)u->n_out * (u->s.dk + 1) * sizeof *S);
+    assert_non_null(S);
+    for (uint32_t seq = 0; seq < SEQS; seq++) {
+        memset(S, 0, (size_t)u->n_out * u->s.dk * sizeof *S);
         for (uint32_t pos = 0; pos < u->story.n[seq]; pos++) {
             double error = 0, all = 0;
             if (u->s.taps)
                 want_conv(u, seq, pos, y);
             else
-                want_delta(u, seq, pos, y);
+                want_delta(u, seq, pos, S, y);
             for (uint32_t i = 0; i < u->n_out; i++) {
                 const double d = (double)result(u, seq, pos)[i] - y[i];
                 error += d * d;
@@ -236,6 +233,8 @@ static void check(const struct run *u)
             }
             rig_near(error / all, 0, 1e-11, "token", pos);
         }
+    }
+    free(S);
 }
 
 /* ---- cases ---- */
@@ -344,6 +343,44 @@ static void taken_back(void **state)
         }
         finish(&u);
     }
+}
+
+/* Runs that go in chunks, of whole ones and others, after a few tokens and before more, and beside
+ * other sequences; then back. */
+static const char *const long_steps[] = {
+    "AaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaBbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+    "bb",
+    "acaC",
+    "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbaccccccccccccccccccccccccccccccccaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aBab",
+    NULL};
+
+static void long_runs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(shapes); i++)
+        for (size_t c = 0; c < N(configs); c++) {
+            struct run one;
+            start(&one, &shapes[i], &configs[c]);
+            tell_all(&one, long_steps);
+            check(&one);
+            for (uint32_t threads = 2; threads <= 5; threads += 3) {
+                const struct rig_config config = {threads, configs[c].mask, configs[c].exact};
+                struct run u;
+                start(&u, &shapes[i], &config);
+                tell_all(&u, long_steps);
+                const size_t bytes = (size_t)bl_value_bytes(&u.r.g.vals[u.state]);
+                assert_memory_equal(u.all, one.all, SEQS * MOST * u.n_out * sizeof *u.all);
+                assert_memory_equal(u.r.data[u.state], one.r.data[u.state], bytes);
+                finish(&u);
+            }
+            one.story.n[0] -= shapes[i].slack;
+            one.story.life[0]++;
+            feed(&one, "aaaaa");
+            check(&one);
+            finish(&one);
+        }
 }
 
 static void foreign_slots_are_refused(void **state)
@@ -540,6 +577,7 @@ int main(void)
         cmocka_unit_test(any_number_of_threads),
         cmocka_unit_test(any_cut),
         cmocka_unit_test(taken_back),
+        cmocka_unit_test(long_runs),
         cmocka_unit_test(foreign_slots_are_refused),
         cmocka_unit_test(too_many_taps_are_not_supported),
         cmocka_unit_test(a_layer),
