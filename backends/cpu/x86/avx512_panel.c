@@ -391,13 +391,18 @@ BL_ALWAYS_INLINE void deal_rows(int32_t *dst, uint32_t n_tok, uint32_t rows,
     }
 }
 /* x[t]: `rows` dwords of each token, readable to a multiple of 16 */
-static void deal(int32_t *dst, uint32_t n_tok, uint32_t rows, const int32_t *const *x)
+BL_ALWAYS_INLINE void deal(int32_t *dst, uint32_t n_tok, uint32_t rows, const int32_t *const *x)
 {
     uint32_t r = 0;
     for (; r + 16 <= rows; r += 16, dst += 16 * (size_t)n_tok)
         deal_rows(dst, n_tok, 16, x, r);
     if (r < rows)
         deal_rows(dst, n_tok, rows - r, x, r);
+}
+/* apart, so that it is there once */
+static void deal_activations(int32_t *dst, uint32_t n_tok, const int32_t *const *x)
+{
+    deal(dst, n_tok, 64, x);
 }
 
 BL_ALWAYS_INLINE void arrange_act(enum panel_form form, int offset, uint32_t rows, int32_t *tile,
@@ -412,7 +417,7 @@ BL_ALWAYS_INLINE void arrange_act(enum panel_form form, int offset, uint32_t row
             rest[t] = record[t].dword;
             fill_record(form, offset, &record[t], a);
         }
-        deal(tile, n_tok, 64, q);
+        deal_activations(tile, n_tok, q);
         deal(tile + 64 * n_tok, n_tok, rows - 64, rest);
     }
 }
