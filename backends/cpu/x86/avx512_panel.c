@@ -134,7 +134,7 @@ typedef void tile_fn(float *c, const struct panel_part *, const char *x, long n)
         const void *w = p->code, *i = x + 4 * 64 * (T), *s = p->scale, *m = p->minima;             \
         __asm__ volatile(                                                                          \
             body                                                                                   \
-            : [w] "+r"(w), [x] "+r"(x), [i] "+r"(i), [s] "+r"(s), [m] "+r"(m), [n] "+r"(n)         \
+            : [w] "+&r"(w), [x] "+&r"(x), [i] "+&r"(i), [s] "+&r"(s), [m] "+&r"(m), [n] "+&r"(n)   \
             : OPERANDS(T)                                                                          \
             : CLOBBERED);                                                                          \
     }
@@ -196,7 +196,7 @@ WIDTHS_14(WHOLE_MIN)
         __asm__ volatile(TOKENS_##T(FROM_ZERO) I1("1:") PANEL("%[w]") TOKENS_##T(FMA)              \
                              NEXT("%[w]", "128") NEXT("%[x]", "4*" #T) I1("dec %[n]") I1("jnz 1b") \
                                  TOKENS_##T(ADD_FLOATS)                                            \
-                         : [w] "+r"(w), [x] "+r"(x), [n] "+r"(n)                                   \
+                         : [w] "+&r"(w), [x] "+&r"(x), [n] "+&r"(n)                                \
                          : [c] "r"(c)                                                              \
                          : CLOBBERED);                                                             \
     }
@@ -220,6 +220,7 @@ BL_ALWAYS_INLINE void multiply_parts(tile_fn *tile_of_width, uint32_t columns, u
         const uint32_t n = n_cols - at < 256 ? n_cols - at : 256;
         tile_of_width(c, part, tile, n / columns);
     }
+    _mm256_zeroupper(); /* the compiler does not know that assembly needs it */
 }
 
 /* Dwords of a token in a part; see fill_record. */
@@ -262,6 +263,7 @@ static void multiply_float(float *c, const void *panel, const void *tile, uint32
     if (!add)
         clear_sums(c, n_tok);
     of_width[n_tok](c, panel, tile, n_cols);
+    _mm256_zeroupper();
 }
 
 /* ---- arrange ---- */
