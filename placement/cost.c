@@ -173,10 +173,13 @@ double bl_cost_gpu_matmul_ns(const struct bl_cost_table *t, const struct bl_cost
 
 double bl_cost_cpu_matmul_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
                              const struct bl_cost_cpu *c, const struct bl_cost_team *w, double macs,
-                             double tok)
+                             double tok, double ffn)
 {
     double rate = pow(working(c, w), 0.94) * c->clock * bl_cost_look(t, BL_COST_MAC, k, NULL);
     if (w->domains > 1)
         rate *= bl_cost_look(t, BL_COST_MAC_SPAN, k, NULL);
-    return over(macs, rate * tok / (tok + bl_cost_look(t, BL_COST_CPU_HALF_TOK, k, NULL)));
+    rate *= tok / (tok + bl_cost_look(t, BL_COST_CPU_HALF_TOK, k, NULL));
+    if (ffn > 0)
+        rate *= ffn / (ffn + bl_cost_look(t, BL_COST_CPU_HALF_FFN, k, NULL));
+    return over(macs, rate);
 }

@@ -23,7 +23,8 @@ enum bl_cost_kind { BL_COST_GQA, BL_COST_MLA, BL_COST_DELTA, BL_COST_V4, BL_N_CO
 /* How weights are unpacked: by lookup in a codebook (IQ1-IQ3), from planes of bits (2-3 bit), from nibbles (4-5 bit),
  * bytes (6-8 bit), or hardly at all (16 bit). */
 enum bl_cost_quant { BL_COST_CODEBOOK, BL_COST_LOWBIT, BL_COST_NIBBLE, BL_COST_BYTE, BL_COST_HALF, BL_N_COST_QUANTS };
-enum bl_cost_isa { BL_COST_AVX2, BL_COST_AVX512, BL_COST_VNNI, BL_COST_AMX, BL_COST_NEON, BL_COST_APPLE, BL_N_COST_ISAS };
+/* By what multiplies bytes: AVX2 and early AVX-512 in three steps, VNNI through 256 bits or in full width, Arm's i8mm. */
+enum bl_cost_isa { BL_COST_AVX2, BL_COST_AVX512, BL_COST_VNNI, BL_COST_WIDE, BL_COST_AMX, BL_COST_NEON, BL_COST_APPLE, BL_N_COST_ISAS };
 /* Where a figure of bandwidth comes from: somebody's measurement, or the data sheet of a machine with few or many
  * channels (few cores cannot draw what many channels offer). */
 enum bl_cost_figure { BL_COST_MEASURED, BL_COST_RATED_FEW, BL_COST_RATED_MANY, BL_N_COST_FIGURES };
@@ -111,7 +112,7 @@ double bl_cost_link_ns(const struct bl_cost_table *, const struct bl_cost_key *,
 double bl_cost_gpu_matmul_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_gpu *, double macs,
                              double tok_per_matrix, double ffn);
 double bl_cost_cpu_matmul_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *,
-                             const struct bl_cost_team *, double macs, double tok_per_matrix);
+                             const struct bl_cost_team *, double macs, double tok_per_matrix, double ffn);
 
 /* ---- whole runs ---- */
 
@@ -123,6 +124,7 @@ struct bl_cost_run {
     enum bl_cost_engine engine;
     enum bl_cost_backend backend; /* of the GPUs; BL_COST_CPU: there are none */
     bool unified, repacked, tensor_parallel;
+    bool streams;                 /* may send experts from RAM to the GPUs in prefill */
     enum bl_cost_figure figure;
     enum bl_cost_isa isa;
     enum bl_cost_quant dense_quant, expert_quant;

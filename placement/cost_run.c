@@ -109,6 +109,7 @@ void bl_cost_decode(const struct bl_cost_table *t, const struct bl_cost_run *r,
 
 /* ---- prefill ---- */
 
+/* Share of the experts that a ubatch needs. */
 static double touched(const struct bl_cost_run *r, double ub)
 {
     return r->experts > 0 ? 1 - pow(1 - r->experts_per_token / r->experts, ub) : 1;
@@ -127,10 +128,10 @@ static double attention_ns(const struct bl_cost_table *t, const struct bl_cost_r
 {
     bool gpu = has_gpu(r) && !r->cache_in_ram;
     struct bl_cost_key k = key_of(r, gpu, r->dense_quant);
-    if (k.kind == BL_COST_V4)
-        return bl_cost_look(t, BL_COST_V4_TOKEN, &k, NULL) +
-               r->prompt_depth * bl_cost_look(t, BL_COST_V4_INDEX, &k, NULL);
     double macs = r->attend_macs_per_tok * r->prompt_depth + r->attend_fixed_macs, sum = 0;
+    if (k.kind == BL_COST_V4 && r->engine == BL_COST_DS4)
+        return bl_cost_look(t, BL_COST_SERIAL, &k, NULL) +
+               r->prompt_depth * bl_cost_look(t, BL_COST_SERIAL_CONTEXT, &k, NULL);
     if (!gpu)
         return macs /
                (r->prefill_team.threads * r->cpu.clock *
@@ -147,9 +148,9 @@ static double experts_by_cpu(const struct bl_cost_table *t, const struct bl_cost
     struct bl_cost_key k = key_of(r, false, r->expert_quant), d = key_of(r, false, r->dense_quant);
     double n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub;
     double math = bl_cost_cpu_matmul_ns(t, &k, &r->cpu, &r->prefill_team,
-                                        r->expert[BL_COST_IN_RAM].weights, n) +
+                                        r->expert[BL_COST_IN_RAM].weights, n, r->expert_ffn) +
                   bl_cost_cpu_matmul_ns(t, &d, &r->cpu, &r->prefill_team,
-                                        r->dense[BL_COST_IN_RAM].weights, ub);
+                                        r->dense[BL_COST_IN_RAM].weights, ub, 0);
     double bytes = r->held[BL_COST_IN_RAM].bytes * touched(r, ub) + r->dense[BL_COST_IN_RAM].bytes;
     double read =
         bytes > 0 ? bytes / bl_cost_ram_bps(t, &k, &r->cpu, &r->prefill_team) / ub * 1e9 : 0;
@@ -184,8 +185,7 @@ void bl_cost_prefill(const struct bl_cost_table *t, const struct bl_cost_run *r,
     }
     if (r->held[BL_COST_IN_RAM].bytes > 0 || r->dense[BL_COST_IN_RAM].bytes > 0) {
         double cpu = experts_by_cpu(t, r, ub);
-        bool stream = gpu && ub >= 32 &&
-                      (r->engine == BL_COST_LLAMACPP || (r->engine == BL_COST_IK && !r->repacked));
+        bool stream = gpu && r->streams && ub >= 32;
         double link = stream ? experts_by_link(t, r, ub) : INFINITY;
         if (link < cpu || (stream && r->engine == BL_COST_LLAMACPP))
             out->term[BL_COST_T_STREAM] = link;
