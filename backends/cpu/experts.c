@@ -62,8 +62,7 @@ static void sort_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- shares ---- */
 
-/* A thread's way through a matrix of every expert: pieces of rows, in memory order inside a batch.
- */
+/* A thread's way through a matrix of every expert: pieces of rows, in order inside a batch. */
 struct path {
     const struct bl_experts_matrix *m;
     const struct bl_experts_batch *at, *end;

@@ -21,8 +21,7 @@ struct many_args {
 
 /* ---- units ---- */
 
-/* Units of all batches are numbered in their order; who claims ever larger numbers walks forward.
- */
+/* Units of all batches are numbered in their order; who claims larger numbers walks forward. */
 struct walk;
 typedef uint32_t units_fn(const struct walk *, const struct bl_experts_batch *);
 struct walk {
