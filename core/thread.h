@@ -19,6 +19,8 @@ uint64_t bl_now_ns(void); /* monotonic */
 struct bl_counter {
     _Atomic uint32_t value;
     _Atomic uint32_t sleepers;
+    _Atomic uint32_t robbed;        /* yields in a row after which others had the core for long */
+    _Atomic uint64_t wary_until_ns; /* until then who waits sleeps early */
 };
 uint32_t bl_counter_get(const struct bl_counter *);
 void bl_counter_set(struct bl_counter *, uint32_t value); /* must not go back; wakes waiters */
