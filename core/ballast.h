@@ -177,7 +177,8 @@ struct bl_progress {                     /* while weights are read */
     uint64_t elapsed_ns;
 };
 enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
-enum { BL_CPU_MASK_ALL = 31 }; /* 1 AVX2; 2 AVX-512 with VNNI, VBMI, GFNI; 4 NEON with dot products; 8 i8mm; 16 one row at a time */
+/* 1 AVX2; 2 AVX-512 with VNNI, VBMI, GFNI; 4 NEON with dot products; 8 i8mm; 16 one row at a time; 32 SVE, 256 bits or more */
+enum { BL_CPU_MASK_ALL = 63 };
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */

@@ -117,6 +117,7 @@ enum bl_cpu_flags {
     BL_CPU_NEON = 1 << 2,   /* 64-bit Arm with dot products: Armv8.2 and later */
     BL_CPU_I8MM = 1 << 3,   /* and products of matrices of bytes: Armv8.6 and later */
     BL_CPU_ONE_STREAM = 1 << 4, /* with AVX512: memory is read faster by one row at a time than by four (Zen 5) */
+    BL_CPU_SVE = 1 << 5,    /* 64-bit Arm with vectors of 256 bits or more */
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
 void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
@@ -128,5 +129,6 @@ void bl_cpu_avx512(struct bl_cpu_kernels *);
 void bl_cpu_avx512_one(struct bl_cpu_kernels *);                /* for ONE_STREAM, over bl_cpu_avx512 */
 void bl_cpu_neon(struct bl_cpu_kernels *);
 void bl_cpu_i8mm(struct bl_cpu_kernels *);
+void bl_cpu_sve(struct bl_cpu_kernels *);
 
 #endif

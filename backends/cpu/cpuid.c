@@ -70,6 +70,7 @@ unsigned bl_cpu_flags(void)
 }
 #elif defined(BL_ARM) && !defined(BL_MSAN)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 
 unsigned bl_cpu_flags(void)
 {
@@ -80,6 +81,8 @@ unsigned bl_cpu_flags(void)
     flags |= BL_CPU_NEON;
     if (cap2 & HWCAP2_I8MM)
         flags |= BL_CPU_I8MM;
+    if (cap & HWCAP_SVE && (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) >= 32)
+        flags |= BL_CPU_SVE;
     return flags;
 }
 #else
@@ -106,6 +109,8 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
         bl_cpu_neon(kernels);
     if (flags & BL_CPU_I8MM)
         bl_cpu_i8mm(kernels);
+    if (flags & BL_CPU_SVE)
+        bl_cpu_sve(kernels);
 #endif
 }
 
@@ -127,11 +132,9 @@ static void name_flags(char text[64], unsigned flags)
     static const struct {
         unsigned flag;
         const char *name;
-    } names[] = {{BL_CPU_AVX2, "avx2"},
-                 {BL_CPU_AVX512, "avx512"},
-                 {BL_CPU_ONE_STREAM, "one-stream"},
-                 {BL_CPU_NEON, "neon"},
-                 {BL_CPU_I8MM, "i8mm"}};
+    } names[] = {
+        {BL_CPU_AVX2, "avx2"}, {BL_CPU_AVX512, "avx512"}, {BL_CPU_ONE_STREAM, "one-stream"},
+        {BL_CPU_NEON, "neon"}, {BL_CPU_I8MM, "i8mm"},     {BL_CPU_SVE, "sve"}};
     size_t n = 0;
     for (size_t i = 0; i < BL_COUNT(names); i++)
         if (flags & names[i].flag)

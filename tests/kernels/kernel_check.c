@@ -294,7 +294,7 @@ static int usage(int code)
         "K,ROWS,PAD,PLACE,FILL]\n"
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
         "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 3 AVX2 and AVX-512, 4 NEON,\n"
-        "              12 NEON and i8mm\n"
+        "              12 NEON and i8mm, 44 and SVE\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
@@ -350,7 +350,8 @@ static bool parse_switch(const char *name)
 int main(int argc, char **argv)
 {
 #ifdef __aarch64__
-    static const unsigned masks[] = {0, BL_CPU_NEON, BL_CPU_NEON | BL_CPU_I8MM};
+    static const unsigned masks[] = {0, BL_CPU_NEON, BL_CPU_NEON | BL_CPU_I8MM,
+                                     BL_CPU_NEON | BL_CPU_I8MM | BL_CPU_SVE};
 #else
     static const unsigned masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM};

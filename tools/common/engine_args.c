@@ -9,8 +9,8 @@
 #define AT(member) offsetof(struct bl_engine_args, member)
 
 #define CPU_MASKS                                                                                  \
-    "the sum of 1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 4 NEON with dot products, 8 i8mm, "    \
-    "16 one row at a time; 0 none"
+    "1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 4 NEON with dot products, 8 i8mm, "               \
+    "16 one row at a time, 32 SVE, sums of them, 0 none"
 /* A bit that names no CPU feature: a mask of it alone allows none of them. */
 static const unsigned MASK_SCALAR = 1u << 31;
 

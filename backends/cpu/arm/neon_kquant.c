@@ -23,19 +23,6 @@ BL_ALWAYS_INLINE int32x4_t add_step(enum bl_dtype t, int32x4_t acc, const char *
     acc = vmlaq_n_s32(acc, dot4(zero, q.lo, x.lo), h->scale[2 * s]);
     return vmlaq_n_s32(acc, dot4(zero, q.hi, x.hi), h->scale[2 * s + 1]);
 }
-/* The minima times the sums of their activations. */
-BL_ALWAYS_INLINE int32x4_t min_sums(enum bl_dtype t, const struct k_header *h,
-                                    const struct bl_act_block *x)
-{
-    const int16x8_t a = vld1q_s16(x->sum), b = vld1q_s16(x->sum + 8), m = vld1q_s16(h->min);
-    const int16x8_t first = scale_of_16(t) ? a : vpaddq_s16(a, b);
-    int32x4_t v = vmull_s16(vget_low_s16(m), vget_low_s16(first));
-    v = vmlal_high_s16(v, m, first);
-    if (!scale_of_16(t))
-        return v;
-    const int16x8_t n = vld1q_s16(h->min + 8);
-    return vmlal_high_s16(vmlal_s16(v, vget_low_s16(n), vget_low_s16(b)), n, b);
-}
 BL_ALWAYS_INLINE void k_group(enum bl_dtype t, int R, uint32_t k, float *out,
                               const struct row_group *g, const struct bl_act_block *x)
 {
