@@ -89,7 +89,8 @@ struct bl_cpu_kernels {
     struct bl_kv_kernel kv[BL_N_DTYPES];
     struct bl_rows_kernel rows[BL_N_DTYPES]; /* the same types, for tiles */
     struct bl_tile_kernel tile;
-    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name, *delta_chunk_name, *conv_name;
+    const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name,
+        *delta_chunk_name, *conv_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
@@ -101,6 +102,8 @@ struct bl_cpu_kernels {
     void (*sigmoid_mul)(uint32_t n, float *y, const float *gate, const float *up);
     void (*add)(uint32_t n, float *y, const float *a, const float *b);
     void (*axpy)(uint32_t n, float *y, float a, const float *x); /* y += a x */
+    /* y[i] = sum over j < m of a[j] x[j][i], m >= 1, in that order */
+    void (*mix)(uint32_t n, uint32_t m, float *y, const float *a, const float *const *x);
     /* one head, first n_dims of x rotated into y; angles = cos, sin pairs; y may be x */
     void (*rope_norm)(uint32_t n_dims, float *y, const float *x, const float *angles);
     void (*rope_neox)(uint32_t n_dims, float *y, const float *x, const float *angles);

@@ -155,6 +155,16 @@ static void axpy(uint32_t n, float *y, float a, const float *x)
         y[i] += a * x[i];
 }
 
+static void mix(uint32_t n, uint32_t m, float *y, const float *a, const float *const *x)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float sum = a[0] * x[0][i];
+        for (uint32_t j = 1; j < m; j++)
+            sum += a[j] * x[j][i];
+        y[i] = sum;
+    }
+}
+
 static void rotate(float *y0, float *y1, float x0, float x1, const float *angle)
 {
     *y0 = x0 * angle[0] - x1 * angle[1];
@@ -214,6 +224,7 @@ void bl_cpu_scalar(struct bl_cpu_kernels *kernels)
         .sigmoid_mul = sigmoid_mul,
         .add = add,
         .axpy = axpy,
+        .mix = mix,
         .rope_norm = rope_norm,
         .rope_neox = rope_neox,
         .delta_rule = delta_rule,

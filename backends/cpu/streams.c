@@ -6,7 +6,8 @@
 
 enum {
     MOST_STREAMS = 16,
-    ELEMENTS = 64 /* of one call of a kernel, whatever a thread's share */
+    ELEMENTS = 64, /* dealt together: whole vectors, whatever a thread's share */
+    PIECE = 1024   /* of one call of a kernel: all streams in the first-level cache */
 };
 
 /* ---- REPEAT ---- */
@@ -52,12 +53,11 @@ struct weights_args {
     uint8_t rows;
 };
 
-static float inverse_length(uint32_t n, const float *x, float eps)
+static float inverse_length(const struct bl_cpu_kernels *k, uint32_t n, const float *x, float eps)
 {
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)x[i];
-    return (float)(1 / sqrt(sum / n + (double)eps));
+    float sum;
+    k->matmul[BL_F32].dot(n, 1, &sum, x, 0, x, NULL);
+    return (float)(1 / sqrt((double)sum / n + (double)eps));
 }
 
 static float sigmoid(float x)
@@ -108,7 +108,8 @@ static void weights_run(const void *args, const struct bl_cpu_job *job)
     const struct bl_cpu_range r = bl_cpu_rows(job, a->rows);
     for (uint32_t t = r.first; t < r.end; t++) {
         const float *z = a->z + (size_t)t * a->m;
-        const float norm = inverse_length(a->n, a->h + (size_t)t * a->n, a->at.norm_eps);
+        const float norm =
+            inverse_length(job->kernels, a->n, a->h + (size_t)t * a->n, a->at.norm_eps);
         float *y = a->y + (size_t)t * a->m;
         for (uint32_t i = 0; i < a->m; i++) {
             const uint32_t kind = i < 2 * n ? i / n : 2;
@@ -153,11 +154,10 @@ static void read_run(const void *args, const struct bl_cpu_job *job)
     const struct mix_args *a = args;
     const struct bl_cpu_range r = bl_cpu_rows(job, a->rows);
     for (size_t t = r.first; t < r.end; t++) {
-        float *y = a->y + t * a->n;
-        memset(y, 0, a->n * sizeof *y);
+        const float *stream[MOST_STREAMS];
         for (uint32_t j = 0; j < a->streams; j++)
-            job->kernels->axpy(a->n, y, a->weights[t * a->m + j],
-                               a->h + (t * a->streams + j) * a->n);
+            stream[j] = a->h + (t * a->streams + j) * a->n;
+        job->kernels->mix(a->n, a->streams, a->y + t * a->n, a->weights + t * a->m, stream);
     }
 }
 
@@ -184,12 +184,14 @@ static void write_piece(const struct mix_args *a, const struct bl_cpu_kernels *k
 {
     const uint32_t s = a->streams;
     const float *w = a->weights + t * a->m, *post = w + s, *mix = w + 2 * s;
+    const float *from[MOST_STREAMS + 1] = {a->x + t * a->n + i};
+    for (uint32_t j = 0; j < s; j++)
+        from[1 + j] = a->h + (t * s + j) * a->n + i;
     for (uint32_t to = 0; to < s; to++) {
-        float *y = a->y + (t * s + to) * a->n + i;
-        memset(y, 0, n * sizeof *y);
-        k->axpy(n, y, post[to], a->x + t * a->n + i);
-        for (uint32_t from = 0; from < s; from++)
-            k->axpy(n, y, mix[from * s + to], a->h + (t * s + from) * a->n + i);
+        float factor[MOST_STREAMS + 1] = {post[to]};
+        for (uint32_t j = 0; j < s; j++)
+            factor[1 + j] = mix[j * s + to];
+        k->mix(n, 1 + s, a->y + (t * s + to) * a->n + i, factor, from);
     }
 }
 
@@ -201,8 +203,8 @@ static void write_run(const void *args, const struct bl_cpu_job *job)
     const uint32_t n_rows = bl_cpu_n_rows(job, a->rows);
     const struct bl_cpu_range r = bl_cpu_groups(a->n, ELEMENTS, job->ith, job->nth);
     for (uint32_t t = 0; t < n_rows; t++)
-        for (uint32_t i = r.first; i < r.end; i += ELEMENTS)
-            write_piece(a, job->kernels, t, i, r.end - i < ELEMENTS ? r.end - i : ELEMENTS);
+        for (uint32_t i = r.first; i < r.end; i += PIECE)
+            write_piece(a, job->kernels, t, i, r.end - i < PIECE ? r.end - i : PIECE);
 }
 
 static void write_emit(struct bl_cpu_builder *b)

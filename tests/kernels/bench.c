@@ -278,6 +278,57 @@ static void bench_delta(struct context *c, const struct subject *s, const struct
     printf("%-44s %6.1f ns a row of %d, %.1f from memory\n", s->name, l1 * 1e9, HEAD, ram * 1e9);
 }
 
+/* A head of 128 by 128 through a chunk, without its products of keys. */
+static void pass_chunk(const struct pass *p)
+{
+    struct bl_delta_chunk c = *(const struct bl_delta_chunk *)p->x;
+    for (uint32_t i = 0; i < HEAD; i += BL_DELTA_COLUMNS, c.s += HEAD * BL_DELTA_COLUMNS)
+        p->k->delta_chunk.columns(&c);
+}
+static void pass_products(const struct pass *p)
+{
+    static BL_ALIGNED(64) float kk[BL_DELTA_CHUNK * BL_DELTA_CHUNK], work[HEAD * BL_DELTA_CHUNK];
+    const struct bl_delta_chunk *c = p->x;
+    p->k->delta_chunk.products(HEAD, c->n, kk, kk, c->keys, c->queries, work);
+}
+static void bench_chunk(struct context *c, const struct subject *s, const struct bench_options *o)
+{
+    enum { N = BL_DELTA_CHUNK };
+    static BL_ALIGNED(64) float x[N * HEAD], pairs[N * N], gate[N], d[N * BL_DELTA_COLUMNS],
+        y[N * BL_DELTA_COLUMNS], state[HEAD * HEAD];
+    const struct bl_delta_chunk chunk = {N,    HEAD, x,    x, pairs, pairs,
+                                         gate, gate, gate, d, y,     state};
+    const struct pass p = {.s = s, .k = c->now, .x = &chunk};
+    check_fill_floats(c, x, N * HEAD, FILL_RANDOM);
+    for (uint32_t i = 0; i < N; i++)
+        gate[i] = 0.5f;
+    const double each = 1e9 / N, columns = best(pass_chunk, &p, o->seconds) * each,
+                 products = best(pass_products, &p, o->seconds) * each;
+    printf("%-44s %6.1f ns a token of a head, %.1f for products of keys\n", s->name, columns,
+           products);
+}
+
+static void pass_conv(const struct pass *p)
+{
+    static const float factor[4] = {0.1f, 0.2f, 0.3f, 0.4f};
+    const float *row[4], *x = p->x;
+    for (int i = 0; i < 4; i++)
+        row[i] = x + i;
+    if (p->s->kind == MIX)
+        p->k->mix(VECTOR_N, 4, p->out, factor, row);
+    else
+        p->k->short_conv(VECTOR_N, 4, p->out, row, (const float *)p->w);
+}
+static void bench_conv(struct context *c, const struct subject *s, const struct bench_options *o)
+{
+    static float x[VECTOR_N + 4], w[4 * VECTOR_N], y[VECTOR_N];
+    const struct pass p = {.s = s, .k = c->now, .w = (const uint8_t *)w, .x = x, .out = y};
+    check_fill_floats(c, x, VECTOR_N + 4, FILL_RANDOM);
+    check_fill_floats(c, w, 4 * VECTOR_N, FILL_RANDOM);
+    const double t = best(pass_conv, &p, o->seconds);
+    printf("%-44s %6.2f us for 4 of %d\n", s->name, t * 1e6, VECTOR_N);
+}
+
 static void bench_vector(struct context *c, const struct subject *s, const struct bench_options *o)
 {
     static float a[VECTOR_N], b[VECTOR_N], y[VECTOR_N];
@@ -300,6 +351,10 @@ void bench_subject(struct context *c, const struct subject *s, const struct benc
         bench_panel(c, s);
     else if (s->kind == DELTA)
         bench_delta(c, s, o);
+    else if (s->kind == DELTA_CHUNK)
+        bench_chunk(c, s, o);
+    else if (s->kind == MIX || s->kind == CONV)
+        bench_conv(c, s, o);
     else
         bench_vector(c, s, o);
     fflush(stdout);

@@ -17,7 +17,7 @@
 
 enum subject_kind {
     DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
-    SIGMOID_MUL, ADD, AXPY, ROPE_NORM, ROPE_NEOX, DELTA, TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM
+    SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK, TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
@@ -63,8 +63,13 @@ bool check_dot(struct context *, const struct subject *, const struct shape *);
 bool check_panel(struct context *, const struct subject *, const struct shape *);
 bool check_kv(struct context *, const struct subject *, const struct shape *);
 bool check_vector(struct context *, const struct subject *, const struct shape *);
+void check_chunk_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+void check_conv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 bool check_delta(struct context *, const struct subject *, const struct shape *);
 bool check_tile(struct context *, const struct subject *, const struct shape *);
+
+bool check_chunk(struct context *, const struct subject *, const struct shape *);
+bool check_conv(struct context *, const struct subject *, const struct shape *); /* MIX as well */
 
 bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keeps the reason, returns false */
 /* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */

@@ -78,6 +78,9 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {ROPE_NORM, "rope_norm.", k->rope_name, (any_fn *)k->rope_norm},
         {ROPE_NEOX, "rope_neox.", k->rope_name, (any_fn *)k->rope_neox},
         {DELTA, "", k->delta_name, (any_fn *)k->delta_rule},
+        {DELTA_CHUNK, "", k->delta_chunk_name, (any_fn *)k->delta_chunk.columns},
+        {MIX, "mix.", k->add_name, (any_fn *)k->mix},
+        {CONV, "", k->conv_name, (any_fn *)k->short_conv},
         {TILE_SCORES, "scores.", k->tile.name, (any_fn *)k->tile.scores},
         {TILE_WEIGHTS, "weights.", k->tile.name, (any_fn *)k->tile.weights},
         {TILE_SUM, "sum.", k->tile.name, (any_fn *)k->tile.sum},
@@ -156,6 +159,10 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
         return check_panel(c, s, shape);
     if (s->kind == DELTA)
         return check_delta(c, s, shape);
+    if (s->kind == DELTA_CHUNK)
+        return check_chunk(c, s, shape);
+    if (s->kind == MIX || s->kind == CONV)
+        return check_conv(c, s, shape);
     if (s->kind >= TILE_KEYS)
         return check_tile(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
@@ -215,6 +222,10 @@ static void test_subject(struct context *c, const struct subject *s)
         check_kv_shapes(c, s, options.quick, visit);
     else if (s->kind == DELTA)
         check_delta_shapes(c, s, options.quick, visit);
+    else if (s->kind == DELTA_CHUNK)
+        check_chunk_shapes(c, s, options.quick, visit);
+    else if (s->kind == MIX || s->kind == CONV)
+        check_conv_shapes(c, s, options.quick, visit);
     else
         check_vector_shapes(c, s, options.quick, visit);
     if (options.verbose)

@@ -136,14 +136,18 @@ BL_ALWAYS_INLINE double sum_doubles(__m256d v)
 }
 static void rms_norm(uint32_t n, float *y, const float *x, const float *w, float eps)
 {
-    __m256d sum_lo = _mm256_setzero_pd(), sum_hi = sum_lo;
-    for (uint32_t i = 0; i < n; i += 8) {
-        const __m256 v = load_some(x + i, n - i);
-        const __m256d lo = lower_half(v), hi = upper_half(v);
-        sum_lo = _mm256_fmadd_pd(lo, lo, sum_lo);
-        sum_hi = _mm256_fmadd_pd(hi, hi, sum_hi);
-    }
-    const double mean = sum_doubles(_mm256_add_pd(sum_lo, sum_hi)) / n;
+    __m256d sum_lo[2] = {_mm256_setzero_pd(), _mm256_setzero_pd()},
+            sum_hi[2] = {sum_lo[0], sum_lo[0]};
+    for (uint32_t i = 0; i < n;)
+        for (int c = 0; c < 2; c++, i += 8) { /* chains that do not wait for each other */
+            const __m256 v = load_some(x + i, i < n ? n - i : 0);
+            const __m256d lo = lower_half(v), hi = upper_half(v);
+            sum_lo[c] = _mm256_fmadd_pd(lo, lo, sum_lo[c]);
+            sum_hi[c] = _mm256_fmadd_pd(hi, hi, sum_hi[c]);
+        }
+    const __m256d lo = _mm256_add_pd(sum_lo[0], sum_lo[1]),
+                  hi = _mm256_add_pd(sum_hi[0], sum_hi[1]);
+    const double mean = sum_doubles(_mm256_add_pd(lo, hi)) / n;
     const __m128d root = _mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(mean + (double)eps));
     const __m256 scale = _mm256_set1_ps((float)(1 / _mm_cvtsd_f64(root)));
     for (uint32_t i = 0; i < n; i += 8) {
@@ -254,6 +258,15 @@ static void axpy(uint32_t n, float *y, float a, const float *x)
         store_some(y + i, n - i,
                    _mm256_fmadd_ps(factor, load_some(x + i, n - i), load_some(y + i, n - i)));
 }
+static void mix(uint32_t n, uint32_t m, float *y, const float *a, const float *const *x)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 sum = _mm256_mul_ps(_mm256_set1_ps(a[0]), load_some(x[0] + i, n - i));
+        for (uint32_t j = 1; j < m; j++)
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(a[j]), load_some(x[j] + i, n - i), sum);
+        store_some(y + i, n - i, sum);
+    }
+}
 /* Neighbours are pairs: even lanes x0 c - x1 s, odd lanes x1 c + x0 s. */
 static void rope_norm(uint32_t n_dims, float *y, const float *x, const float *angles)
 {
@@ -353,6 +366,7 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     t->add_name = "add_f32_f32_8__avx2";
     t->add = add;
     t->axpy = axpy;
+    t->mix = mix;
     t->rope_name = "rope_f32_f32_8__avx2";
     t->rope_norm = rope_norm;
     t->rope_neox = rope_neox;

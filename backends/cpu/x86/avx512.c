@@ -98,14 +98,18 @@ BL_ALWAYS_INLINE __m512d lower_half(__m512 v)
 }
 static void rms_norm(uint32_t n, float *y, const float *x, const float *w, float eps)
 {
-    struct wide sum = {_mm512_setzero_pd(), _mm512_setzero_pd()};
-    for (uint32_t i = 0; i < n; i += 16) {
-        const __m512 v = _mm512_maskz_loadu_ps(lanes(n - i), x + i);
-        const __m512d lo = lower_half(v), hi = upper_half(v);
-        sum.lo = _mm512_fmadd_pd(lo, lo, sum.lo);
-        sum.hi = _mm512_fmadd_pd(hi, hi, sum.hi);
-    }
-    const double mean = _mm512_reduce_add_pd(_mm512_add_pd(sum.lo, sum.hi)) / n;
+    struct wide sum[2] = {{_mm512_setzero_pd(), _mm512_setzero_pd()},
+                          {_mm512_setzero_pd(), _mm512_setzero_pd()}};
+    for (uint32_t i = 0; i < n;)
+        for (int c = 0; c < 2; c++, i += 16) { /* chains that do not wait for each other */
+            const __m512 v = _mm512_maskz_loadu_ps(i < n ? lanes(n - i) : 0, x + i);
+            const __m512d lo = lower_half(v), hi = upper_half(v);
+            sum[c].lo = _mm512_fmadd_pd(lo, lo, sum[c].lo);
+            sum[c].hi = _mm512_fmadd_pd(hi, hi, sum[c].hi);
+        }
+    const __m512d lo = _mm512_add_pd(sum[0].lo, sum[1].lo),
+                  hi = _mm512_add_pd(sum[0].hi, sum[1].hi);
+    const double mean = _mm512_reduce_add_pd(_mm512_add_pd(lo, hi)) / n;
     const __m128d root = _mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(mean + (double)eps));
     const __m512 scale = _mm512_set1_ps((float)(1 / _mm_cvtsd_f64(root)));
     for (uint32_t i = 0; i < n; i += 16) {
@@ -218,6 +222,16 @@ static void axpy(uint32_t n, float *y, float a, const float *x)
         _mm512_mask_storeu_ps(y + i, m, _mm512_fmadd_ps(factor, v, u));
     }
 }
+static void mix(uint32_t n, uint32_t m, float *y, const float *a, const float *const *x)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 some = lanes(n - i);
+        __m512 sum = _mm512_mul_ps(_mm512_set1_ps(a[0]), _mm512_maskz_loadu_ps(some, x[0] + i));
+        for (uint32_t j = 1; j < m; j++)
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(a[j]), _mm512_maskz_loadu_ps(some, x[j] + i), sum);
+        _mm512_mask_storeu_ps(y + i, some, sum);
+    }
+}
 /* Neighbours are pairs: even lanes x0 c - x1 s, odd lanes x1 c + x0 s. */
 static void rope_norm(uint32_t n_dims, float *y, const float *x, const float *angles)
 {
@@ -313,6 +327,7 @@ void bl_cpu_avx512(struct bl_cpu_kernels *t)
     t->add_name = "add_f32_f32_16__avx512";
     t->add = add;
     t->axpy = axpy;
+    t->mix = mix;
     t->rope_name = "rope_f32_f32_16__avx512";
     t->rope_norm = rope_norm;
     t->rope_neox = rope_neox;
