@@ -108,7 +108,9 @@ static bool yield_until(struct bl_counter *c, uint32_t at_least, uint64_t spin_n
         sched_yield();
         now = bl_now_ns();
         if (now - then < LONG_NS) {
-            atomic_store_explicit(&c->robbed, 0, memory_order_relaxed);
+            /* read first: a store would take the line from the thread that is to set the value */
+            if (atomic_load_explicit(&c->robbed, memory_order_relaxed))
+                atomic_store_explicit(&c->robbed, 0, memory_order_relaxed);
         } else if (atomic_fetch_add_explicit(&c->robbed, 1, memory_order_relaxed) + 1 >= ROW) {
             atomic_store_explicit(&c->wary_until_ns, now + WARY_NS, memory_order_relaxed);
             atomic_store_explicit(&c->robbed, ROW - 1, memory_order_relaxed);
