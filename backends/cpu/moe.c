@@ -17,12 +17,27 @@ struct route_args {
 };
 struct route_work {
     float *p, *score; /* [n_experts] probability; what is compared */
-    bool *out;        /* [n_experts] chosen already, or in a group that is not */
+    int32_t *key;     /* [whole blocks of experts] the same in order of integers, or OUT */
+    int32_t *most;    /* [blocks] the largest key of each */
+    bool *out;        /* [n_experts] in a group that is not chosen */
 };
+enum {
+    BLOCK = 16,          /* keys that are looked through again when one of them is taken */
+    OUT = INT32_MIN,     /* taken, or never to be */
+    NO_NUMBER = OUT + 1, /* last of all */
+    CHAINS = 8           /* maxima that do not wait for each other */
+};
+
+static uint32_t n_blocks(uint32_t n_experts)
+{
+    return (n_experts + BLOCK - 1) / BLOCK;
+}
 
 static uint64_t route_work_bytes(uint32_t n_experts)
 {
-    return bl_cpu_round((uint64_t)n_experts * (2 * sizeof(float) + sizeof(bool)));
+    const uint64_t blocks = n_blocks(n_experts);
+    return bl_cpu_round(n_experts * (2 * sizeof(float) + sizeof(bool)) +
+                        blocks * (BLOCK + 1) * sizeof(int32_t));
 }
 
 static struct route_work route_work_of(const struct route_args *a, uint32_t ith)
@@ -30,16 +45,30 @@ static struct route_work route_work_of(const struct route_args *a, uint32_t ith)
     struct route_work w;
     w.p = (float *)(a->work + ith * a->work_bytes);
     w.score = w.p + a->n_experts;
-    w.out = (bool *)(w.score + a->n_experts);
+    w.key = (int32_t *)(w.score + a->n_experts);
+    w.most = w.key + n_blocks(a->n_experts) * BLOCK;
+    w.out = (bool *)(w.most + n_blocks(a->n_experts));
     return w;
+}
+
+static float largest(uint32_t n, const float *x)
+{
+    float most[CHAINS];
+    for (uint32_t c = 0; c < CHAINS; c++)
+        most[c] = x[c < n ? c : 0];
+    for (uint32_t i = CHAINS; i + CHAINS <= n; i += CHAINS)
+        for (uint32_t c = 0; c < CHAINS; c++)
+            most[c] = x[i + c] > most[c] ? x[i + c] : most[c];
+    for (uint32_t i = n / CHAINS * CHAINS; i < n; i++)
+        most[0] = x[i] > most[0] ? x[i] : most[0];
+    for (uint32_t c = 1; c < CHAINS; c++)
+        most[0] = most[c] > most[0] ? most[c] : most[0];
+    return most[0];
 }
 
 static void softmax(const struct bl_cpu_kernels *k, uint32_t n, float *x)
 {
-    float max = x[0];
-    for (uint32_t i = 1; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    const float sum = k->exp_sum(n, x, max);
+    const float sum = k->exp_sum(n, x, largest(n, x));
     for (uint32_t i = 0; i < n; i++)
         x[i] /= sum;
 }
@@ -48,20 +77,59 @@ static void gate(const struct bl_cpu_kernels *k, uint32_t gating, uint32_t n, fl
 {
     if (gating == BL_GATE_SOFTMAX)
         softmax(k, n, p);
-    for (uint32_t i = 0; i < n && gating == BL_GATE_SIGMOID; i++)
-        p[i] = 1 / (1 + expf(-p[i]));
+    if (gating == BL_GATE_SIGMOID) {
+        for (uint32_t i = 0; i < n; i++)
+            p[i] = -p[i];
+        k->exp_sum(n, p, 0);
+        for (uint32_t i = 0; i < n; i++)
+            p[i] = 1 / (1 + p[i]);
+    }
     for (uint32_t i = 0; i < n && gating == BL_GATE_SQRT_SOFTPLUS; i++)
         p[i] = sqrtf(p[i] > 20 ? p[i] : log1pf(expf(p[i])));
 }
 
-/* Largest of those not out, the lower index where equal. */
-static uint32_t pick(uint32_t n, const float *score, const bool *out)
+/* ---- the largest ---- */
+
+/* Integers in the order of the floats, both zeros alike. */
+static int32_t key_of(float score)
 {
-    uint32_t best = n;
+    int32_t bits;
+    score += 0.0f;
+    memcpy(&bits, &score, sizeof bits);
+    return isnan(score) ? NO_NUMBER : bits < 0 ? bits ^ INT32_MAX : bits;
+}
+
+static int32_t largest_key(const int32_t key[BLOCK])
+{
+    int32_t most = key[0];
+    for (uint32_t i = 1; i < BLOCK; i++)
+        most = key[i] > most ? key[i] : most;
+    return most;
+}
+
+static void make_keys(const struct route_work *w, uint32_t n, bool in_groups)
+{
     for (uint32_t i = 0; i < n; i++)
-        if (!out[i] && (best == n || score[i] > score[best]))
-            best = i;
-    return best;
+        w->key[i] = in_groups && w->out[i] ? OUT : key_of(w->score[i]);
+    for (uint32_t i = n; i < n_blocks(n) * BLOCK; i++)
+        w->key[i] = OUT;
+    for (uint32_t b = 0; b < n_blocks(n); b++)
+        w->most[b] = largest_key(w->key + b * BLOCK);
+}
+
+/* Takes the expert of the largest score, of the lowest index where equal. */
+static uint32_t take(const struct route_work *w, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t b = 1; b < n_blocks(n); b++)
+        best = w->most[b] > w->most[best] ? b : best;
+    int32_t *key = w->key + best * BLOCK;
+    uint32_t i = 0;
+    while (key[i] != w->most[best])
+        i++;
+    key[i] = OUT;
+    w->most[best] = largest_key(key);
+    return best * BLOCK + i;
 }
 
 /* The sum of its two largest scores, or the largest alone. */
@@ -123,13 +191,9 @@ static void choose(const struct route_args *a, const struct route_work *w, int32
         w->score[i] = a->bias ? w->p[i] + a->bias[i] : w->p[i];
     if (a->at.n_group > 1)
         pick_groups(a, w);
-    else
-        memset(w->out, false, n * sizeof *w->out);
-    for (uint32_t u = 0; u < a->at.n_used; u++) {
-        const uint32_t e = pick(n, w->score, w->out);
-        w->out[e] = true;
-        id[u] = (int32_t)e;
-    }
+    make_keys(w, n, a->at.n_group > 1);
+    for (uint32_t u = 0; u < a->at.n_used; u++)
+        id[u] = (int32_t)take(w, n);
 }
 
 static void route_token(const struct route_args *a, const struct bl_cpu_job *job,
