@@ -2,8 +2,9 @@
 #include "backends.h"
 
 #include "cpu/cpu.h"
+#include "null/null.h"
 
-const struct bl_backend *const bl_backends[] = {&bl_cpu_backend, NULL};
+const struct bl_backend *const bl_backends[] = {&bl_cpu_backend, &bl_null_backend, NULL};
 
 const struct bl_backend *bl_backend_find(const char *name)
 {

@@ -92,7 +92,7 @@ static void log_line(void *arg, const char *text)
 
 static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt)
 {
-    struct bl_machine m = {bl_calloc(1, sizeof *m.device), 1, NULL, {0}, {0}};
+    struct bl_machine m = {.device = bl_calloc(1, sizeof *m.device), .n_devices = 1};
     struct bl_machine_device *d = m.device;
     struct bl_host_memory mem;
     enum bl_status st;
@@ -100,6 +100,7 @@ static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt
     if (!d)
         return bl_fail(BL_ENOMEM, "out of memory for the machine");
     snprintf(d->id, sizeof d->id, "cpu0");
+    d->shares = BL_NO_DEVICE;
     d->backend = bl_backend_find("cpu");
     if ((st = bl_topology_memory(&mem, opt->cgroup_root)) ||
         (st = configure(&m, &d->config, mem.usable_bytes, opt)) ||
