@@ -95,15 +95,16 @@ bl_val bl_build_attention(const struct bl_model *m, struct bl_graph *g, const st
     static const struct bl_glu_attr sigmoid = {.kind = BL_GLU_SIGMOID};
     bl_val gate = 0;
     bl_graph_at(g, BL_PART_ATTN, layer);
+    /* products side by side: threads of a CPU then meet once behind them */
     bl_val q = bl_build_linear(m, g, l->role[BL_W_ATTN_Q], h);
+    bl_val k = bl_build_linear(m, g, l->role[BL_W_ATTN_K], h);
+    bl_val v = bl_build_linear(m, g, l->role[BL_W_ATTN_V], h);
     if (m->hp.attn_gated) {
         gate = bl_graph_slice(g, q, 2 * at.dk, at.dk, at.dk);
         q = bl_graph_slice(g, q, 2 * at.dk, 0, at.dk);
     }
     q = build_heads(m, g, l->role[BL_W_ATTN_Q_NORM], q, angles, mode);
-    bl_val k = bl_build_linear(m, g, l->role[BL_W_ATTN_K], h);
     k = build_heads(m, g, l->role[BL_W_ATTN_K_NORM], k, angles, mode);
-    bl_val v = bl_build_linear(m, g, l->role[BL_W_ATTN_V], h);
     bl_val k_rows = bl_graph_kv_store(g, k, bl_build_state(m, g, s, l->state_k));
     bl_val v_rows = bl_graph_kv_store(g, v, bl_build_state(m, g, s, l->state_v));
     bl_val sinks = bl_build_weight(m, g, l->role[BL_W_ATTN_SINKS].w);
