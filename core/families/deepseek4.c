@@ -419,47 +419,88 @@ static bl_val build_mixing(const struct bl_model *m, struct bl_graph *g,
                                    bl_build_weight(m, g, role[2].w), &ds4_of(m)->streams);
 }
 
-static bl_val build_rows(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
-                         int layer, const struct rows *r, bl_val h, bl_val angles)
+/* What the products of a layer's input are: placed side by side, threads of a CPU meet once behind
+ * them. In the order of the names; 0 where a layer has none. */
+struct products {
+    bl_val latent, kv;
+    struct pair {
+        bl_val kv, gate;
+    } main, index;
+    bl_val weights; /* of index heads */
+};
+
+static struct pair build_pair(const struct bl_model *m, struct bl_graph *g, int layer,
+                              const struct rows *r, bl_val h)
 {
     const struct bl_linear *role = m->layer[layer].role;
+    struct pair p = {.kv = bl_build_linear(m, g, role[r->kv], h)};
+    p.gate = bl_build_linear(m, g, role[r->gate], h);
+    return p;
+}
+
+/* Whether there may be more rows than are chosen. */
+static bool is_choice(const struct bl_model *m, const struct bl_shape *s, int layer)
+{
+    const struct layer *x = &ds4_of(m)->layer[layer];
+    return x->ratio == OVERLAPPING &&
+           bl_state_rows(&m->state[x->index.state], s) > ds4_of(m)->top_k;
+}
+
+static struct products build_products(const struct bl_model *m, struct bl_graph *g,
+                                      const struct bl_shape *s, int layer, bl_val h)
+{
+    const struct bl_linear *role = m->layer[layer].role;
+    const struct layer *x = &ds4_of(m)->layer[layer];
+    struct products p = {.latent = bl_build_linear(m, g, role[BL_W_ATTN_Q_A], h)};
+    p.kv = bl_build_linear(m, g, role[BL_W_ATTN_KV_A], h);
+    if (x->ratio)
+        p.main = build_pair(m, g, layer, &x->main, h);
+    if (x->ratio == OVERLAPPING)
+        p.index = build_pair(m, g, layer, &x->index, h);
+    if (is_choice(m, s, layer))
+        p.weights = bl_build_linear(m, g, role[BL_W_INDEX_PROJ], h);
+    return p;
+}
+
+static bl_val compress(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                       int layer, const struct rows *r, struct pair p)
+{
     uint32_t ratio = ds4_of(m)->layer[layer].ratio;
     const struct bl_compress_attr at = {.group = ratio, .overlap = ratio == OVERLAPPING};
-    bl_val kv = bl_build_linear(m, g, role[r->kv], h);
-    bl_val gate = bl_build_linear(m, g, role[r->gate], h);
-    bl_val ape = bl_build_weight(m, g, role[r->ape].w);
-    bl_val row = bl_graph_compress(g, kv, gate, ape, bl_build_state(m, g, s, r->tail), &at);
-    row = bl_build_norm(m, g, role[r->norm], row);
+    bl_val ape = bl_build_weight(m, g, m->layer[layer].role[r->ape].w);
+    return bl_graph_compress(g, p.kv, p.gate, ape, bl_build_state(m, g, s, r->tail), &at);
+}
+
+static bl_val keep_row(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
+                       int layer, const struct rows *r, bl_val row, bl_val angles)
+{
+    uint32_t ratio = ds4_of(m)->layer[layer].ratio;
+    row = bl_build_norm(m, g, m->layer[layer].role[r->norm], row);
     row = rope_tail(m, g, row, angles, r->n);
     row = r->kv == BL_W_COMP_KV ? round_row(m, g, row) : round_index(m, g, row);
     return bl_graph_kv_store_groups(g, row, bl_build_state(m, g, s, r->state), ratio);
 }
 
-/* Which rows to attend to; 0 = all, where there are never more than may be chosen. The index rows
- * are made all the same: a sequence can be continued with a larger context. Scores are compared
- * only, so their scale is left out. */
-static bl_val build_choice(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
-                           int layer, bl_val q, bl_val h, const struct angles *angles)
+/* Which rows to attend to. Scores are compared only, so their scale is left out. */
+static bl_val choose(const struct bl_model *m, struct bl_graph *g, bl_val q, bl_val weights,
+                     bl_val rows, const struct angles *angles)
 {
     const struct ds4 *x = ds4_of(m);
-    const struct bl_layer *l = &m->layer[layer];
-    const struct rows *r = &x->layer[layer].index;
     const struct bl_choose_attr at = {
         .n_head = x->index_heads,
         .dk = x->index_head,
         .n = x->top_k,
         .group = OVERLAPPING,
     };
-    bl_val rows = build_rows(m, g, s, layer, r, h, angles->groups);
-    if (bl_state_rows(&m->state[r->state], s) <= x->top_k)
-        return 0;
-    q = bl_build_linear(m, g, l->role[BL_W_INDEX_Q], q);
     q = round_index(m, g, rope_tail(m, g, q, angles->tokens, x->index_head));
-    return bl_graph_choose(g, q, bl_build_linear(m, g, l->role[BL_W_INDEX_PROJ], h), rows, &at);
+    return bl_graph_choose(g, q, weights, rows, &at);
 }
 
+/* What a token attends to. Index rows are made even where all rows are attended to: a sequence can
+ * be continued with a larger context. Products and sums over elements come first, then what a
+ * thread does with whole tokens. */
 static bl_val attend(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
-                     int layer, bl_val latent, bl_val h, bl_val q, const struct angles *angles)
+                     int layer, const struct products *p, const struct angles *angles)
 {
     const struct bl_layer *l = &m->layer[layer];
     const struct layer *x = &ds4_of(m)->layer[layer];
@@ -470,17 +511,28 @@ static bl_val attend(const struct bl_model *m, struct bl_graph *g, const struct 
                                              .window = l->window,
                                              .scale = m->hp.attn_scale},
                                       .group = x->ratio};
-    struct bl_attention_vals v = {.q = q};
-    bl_val kv = bl_build_linear(m, g, l->role[BL_W_ATTN_KV_A], h);
-    kv = bl_build_norm(m, g, l->role[BL_W_ATTN_KV_A_NORM], kv);
+    bl_val main = 0, index = 0, index_q = 0;
+    bl_val latent = bl_build_norm(m, g, l->role[BL_W_ATTN_Q_A_NORM], p->latent);
+    bl_val kv = bl_build_norm(m, g, l->role[BL_W_ATTN_KV_A_NORM], p->kv);
+    if (x->ratio)
+        main = compress(m, g, s, layer, &x->main, p->main);
+    if (x->ratio == OVERLAPPING)
+        index = compress(m, g, s, layer, &x->index, p->index);
+    struct bl_attention_vals v = {.q = bl_build_linear(m, g, l->role[BL_W_ATTN_Q_B], latent)};
+    if (p->weights)
+        index_q = bl_build_linear(m, g, l->role[BL_W_INDEX_Q], latent);
+    v.q = bl_graph_rms_norm_runs(g, v.q, m->hp.dk, m->hp.eps);
+    v.q = rope_tail(m, g, v.q, angles->tokens, m->hp.dk);
     kv = round_row(m, g, rope_tail(m, g, kv, angles->tokens, m->hp.dk));
     v.k = v.v = bl_graph_kv_store(g, kv, bl_build_state(m, g, s, l->state_k));
     v.sinks = bl_build_weight(m, g, l->role[BL_W_ATTN_SINKS].w);
     if (!x->ratio)
         return bl_graph_attention(g, v.q, v.k, v.v, v.sinks, &at.at);
-    v.rows = build_rows(m, g, s, layer, &x->main, h, angles->groups);
-    if (x->ratio == OVERLAPPING)
-        v.chosen = build_choice(m, g, s, layer, latent, h, angles);
+    v.rows = keep_row(m, g, s, layer, &x->main, main, angles->groups);
+    if (index)
+        index = keep_row(m, g, s, layer, &x->index, index, angles->groups);
+    if (p->weights)
+        v.chosen = choose(m, g, index_q, p->weights, index, angles);
     return bl_graph_attention_groups(g, &v, &at);
 }
 
@@ -491,12 +543,8 @@ static bl_val build_attention(const struct bl_model *m, struct bl_graph *g,
     const struct bl_layer *l = &m->layer[layer];
     const struct bl_linear *out = &l->role[BL_W_ATTN_OUT_A];
     const struct bl_heads_attr at = {.head_rows = ds4_of(m)->out_rank};
-    bl_val latent = bl_build_linear(m, g, l->role[BL_W_ATTN_Q_A], h);
-    latent = bl_build_norm(m, g, l->role[BL_W_ATTN_Q_A_NORM], latent);
-    bl_val q = bl_build_linear(m, g, l->role[BL_W_ATTN_Q_B], latent);
-    q = bl_graph_rms_norm_runs(g, q, m->hp.dk, m->hp.eps);
-    q = rope_tail(m, g, q, angles->tokens, m->hp.dk);
-    bl_val o = attend(m, g, s, layer, latent, h, q, angles);
+    const struct products p = build_products(m, g, s, layer, h);
+    bl_val o = attend(m, g, s, layer, &p, angles);
     o = rope_tail(m, g, o, angles->back, m->hp.dv);
     o = bl_graph_matmul_heads(g, bl_build_weight(m, g, out->w), o,
                               bl_build_weight(m, g, out->scale), &at);
