@@ -6,6 +6,7 @@ void bl_cpu_neon(struct bl_cpu_kernels *t)
 {
     bl_cpu_neon_dot32(t);
     bl_cpu_neon_kquant(t);
+    bl_cpu_neon_iquant(t);
     bl_cpu_neon_panel(t);
     bl_cpu_neon_panel_f32(t);
 }

@@ -16,6 +16,7 @@
 
 void bl_cpu_neon_dot32(struct bl_cpu_kernels *);  /* float types and blocks of 32 */
 void bl_cpu_neon_kquant(struct bl_cpu_kernels *); /* Q2_K to Q6_K, IQ4_XS, TQ2_0 */
+void bl_cpu_neon_iquant(struct bl_cpu_kernels *); /* the other quantised types */
 void bl_cpu_neon_panel(struct bl_cpu_kernels *);  /* panels of all quantised types */
 void bl_cpu_neon_panel_f32(struct bl_cpu_kernels *); /* of float types */
 

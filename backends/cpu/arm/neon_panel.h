@@ -17,6 +17,7 @@
 #ifndef BL_ARM_NEON_PANEL_H
 #define BL_ARM_NEON_PANEL_H
 
+#include "neon_codebook.h"
 #include "neon_decode.h"
 #include "dtype_unpack.h"
 
@@ -62,18 +63,19 @@ struct form {
     X(Q6_K, q6_k, BY_16, 8)                                                                                              \
     X(IQ4_XS, iq4_xs, BY_32, 8)                                                                                          \
     X(TQ2_0, tq2_0, WHOLE, 8)
+#define PANEL_CODEBOOK(X)                                                                                                \
+    X(IQ3_XXS, iq3_xxs, BY_32, 8)                                                                                        \
+    X(IQ3_S, iq3_s, BY_32, 8)                                                                                            \
+    X(IQ2_XXS, iq2_xxs, BY_32, 8)                                                                                        \
+    X(IQ2_XS, iq2_xs, BY_16, 8)                                                                                          \
+    X(IQ2_S, iq2_s, BY_16, 8)                                                                                            \
+    X(IQ1_S, iq1_s, BY_32, 8)                                                                                            \
+    X(IQ1_M, iq1_m, BY_16, 8)
 #define PANEL_UNPACKED(X)                                                                                                \
     X(TQ1_0, tq1_0, WHOLE, 12)                                                                                           \
     X(NVFP4, nvfp4, ACT_16, 12)                                                                                          \
     X(Q1_0, q1_0, ACT_32, 12)                                                                                            \
-    X(Q2_0, q2_0, ACT_32, 12)                                                                                            \
-    X(IQ3_XXS, iq3_xxs, BY_32, 12)                                                                                       \
-    X(IQ3_S, iq3_s, BY_32, 12)                                                                                           \
-    X(IQ2_XXS, iq2_xxs, BY_32, 12)                                                                                       \
-    X(IQ2_XS, iq2_xs, BY_16, 12)                                                                                         \
-    X(IQ2_S, iq2_s, BY_16, 12)                                                                                           \
-    X(IQ1_S, iq1_s, BY_32, 12)                                                                                           \
-    X(IQ1_M, iq1_m, BY_16, 12)
+    X(Q2_0, q2_0, ACT_32, 12)
 
 /* ---- tiles ---- */
 
@@ -178,6 +180,22 @@ BL_ALWAYS_INLINE void pack_k(enum bl_dtype t, const struct form *f, put_fn *put,
         put(to, i, q);
     }
 }
+BL_ALWAYS_INLINE void pack_codebook(enum bl_dtype t, const struct form *f, put_fn *put, const struct row_quad *to)
+{
+    const int step = f->columns / 16;
+    for (int r = 0; r < 4; r++) {
+        float scale[16];
+        codebook_scales(t, scale, (const uint8_t *)row_of(to, r));
+        for (int i = 0; i < (int)scales_of(f); i++)
+            to->part->scale[i][to->first + r] = scale[i * step];
+    }
+    for (int i = 0; i < 16; i++) {
+        int8x16_t q[4];
+        for (int r = 0; r < 4; r++)
+            q[r] = codebook16(t, (const uint8_t *)row_of(to, r), i);
+        put(to, i, q);
+    }
+}
 /* n columns, by way of the portable unpackers. */
 BL_ALWAYS_INLINE void pack_unpacked(enum bl_dtype t, const struct form *f, put_fn *put, const struct row_quad *to, int n)
 {
@@ -242,6 +260,13 @@ BL_ALWAYS_INLINE void pack_parts(pack_quad_fn *body, uint32_t elems, uint32_t by
         pack_k(BL_##e, &form##_traits, put, to);                                                                         \
     }                                                                                                                    \
     PACK_ENTRY(pack_##id, quad_##id, 256, (uint32_t)block_bytes(BL_##e))
+#define PACK_CODEBOOK(e, id, form, from)                                                                                        \
+    static void quad_##id(const struct row_quad *to, int n)                                                              \
+    {                                                                                                                    \
+        (void)n;                                                                                                         \
+        pack_codebook(BL_##e, &form##_traits, put, to);                                                                         \
+    }                                                                                                                    \
+    PACK_ENTRY(pack_##id, quad_##id, 256, (uint32_t)codebook_bytes(BL_##e))
 #define PACK_UNPACKED(e, id, form, from)                                                                                 \
     static void quad_##id(const struct row_quad *to, int n)                                                              \
     {                                                                                                                    \
