@@ -2,6 +2,7 @@
 #include "cost.h"
 
 #include <math.h>
+#include <string.h>
 
 #define KEY(...) __VA_ARGS__
 #define E(e) (1u << BL_COST_##e)
@@ -10,6 +11,9 @@
 #define Z(e) (1u << BL_COST_##e)
 #define I(e) (1u << BL_COST_##e)
 #define F(e) (1u << BL_COST_##e)
+/* Ballast starts from the constants of ik_llama.cpp, whose kernels work like its own, until they
+ * are measured. */
+#define OWN (E(IK) | E(BALLAST))
 #define G (B(CUDA) | B(ROCM) | B(VULKAN) | B(METAL))
 #define BL_COST_DECODE BL_COST_IN_DECODE
 #define BL_COST_PREFILL BL_COST_IN_PREFILL
@@ -66,17 +70,16 @@ static bool matches(const struct bl_cost_constant *c, const struct bl_cost_key *
 }
 
 double bl_cost_look(const struct bl_cost_table *t, enum bl_cost_quantity q,
-                    const struct bl_cost_key *k, double *var)
+                    const struct bl_cost_key *k)
 {
-    double product = 1, sum = 0;
+    double product = 1;
+    bool any = false;
     for (int i = 0; i < BL_N_COST_CONSTANTS; i++)
         if (bl_cost_constants[i].quantity == q && matches(&bl_cost_constants[i], k)) {
             product *= t->value[i];
-            sum += t->sd[i] * t->sd[i];
+            any = true;
         }
-    if (var)
-        *var = sum;
-    return product;
+    return any || !strcmp(bl_cost_quantity_unit[q], "1") ? product : 0;
 }
 
 double bl_cost_soft_min(double a, double b, double order)
@@ -99,7 +102,7 @@ static double over(double work, double rate)
 double bl_cost_gpu_memory_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
                              const struct bl_cost_gpu *g, double bytes)
 {
-    return over(bytes, g->bps * bl_cost_look(t, BL_COST_GPU_SHARE, k, NULL));
+    return over(bytes, g->bps * bl_cost_look(t, BL_COST_GPU_SHARE, k));
 }
 
 static uint32_t working(const struct bl_cost_cpu *c, const struct bl_cost_team *w)
@@ -110,18 +113,18 @@ static uint32_t working(const struct bl_cost_cpu *c, const struct bl_cost_team *
 double bl_cost_ram_bps(const struct bl_cost_table *t, const struct bl_cost_key *k,
                        const struct bl_cost_cpu *c, const struct bl_cost_team *w)
 {
-    double bps = c->domain_bps * bl_cost_look(t, BL_COST_RAM_SHARE, k, NULL);
+    double bps = c->domain_bps * bl_cost_look(t, BL_COST_RAM_SHARE, k);
     if (w->domains > 1 && c->local)
-        bps *= w->domains * bl_cost_look(t, BL_COST_LOCAL, k, NULL);
+        bps *= w->domains * bl_cost_look(t, BL_COST_LOCAL, k);
     else if (w->domains > 1)
-        bps *= bl_cost_look(t, BL_COST_SPAN, k, NULL);
-    return bl_cost_soft_min(bps, working(c, w) * bl_cost_look(t, BL_COST_CORE_BPS, k, NULL), 4);
+        bps *= bl_cost_look(t, BL_COST_SPAN, k);
+    return bl_cost_soft_min(bps, working(c, w) * bl_cost_look(t, BL_COST_CORE_BPS, k), 4);
 }
 
 double bl_cost_unpack_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
                          const struct bl_cost_cpu *c, const struct bl_cost_team *w, double weights)
 {
-    return over(weights, working(c, w) * c->clock * bl_cost_look(t, BL_COST_UNPACK, k, NULL));
+    return over(weights, working(c, w) * c->clock * bl_cost_look(t, BL_COST_UNPACK, k));
 }
 
 double bl_cost_cpu_weights_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
@@ -136,38 +139,38 @@ double bl_cost_layer_ns(const struct bl_cost_table *t, const struct bl_cost_key 
                         const struct bl_cost_cpu *c, const struct bl_cost_team *w, double heads,
                         bool experts)
 {
-    double ns = bl_cost_look(t, BL_COST_LAYER, k, NULL);
-    double kind = bl_cost_look(t, BL_COST_KIND, k, NULL);
+    double ns = bl_cost_look(t, BL_COST_LAYER, k);
+    double kind = bl_cost_look(t, BL_COST_KIND, k);
     if (k->kind == BL_COST_MLA)
         kind = 1 + (kind - 1) * heads / 128;
     if (k->backend == BL_COST_CPU)
-        ns *= 1 + working(c, w) * bl_cost_look(t, BL_COST_THREAD, k, NULL);
-    return ns * kind * (experts ? 1 : bl_cost_look(t, BL_COST_DENSE, k, NULL));
+        ns *= 1 + working(c, w) * bl_cost_look(t, BL_COST_THREAD, k);
+    return ns * kind * (experts ? 1 : bl_cost_look(t, BL_COST_DENSE, k));
 }
 
 double bl_cost_cross_ns(const struct bl_cost_table *t, const struct bl_cost_key *k)
 {
-    return bl_cost_look(t, BL_COST_CROSS, k, NULL);
+    return bl_cost_look(t, BL_COST_CROSS, k);
 }
 
 double bl_cost_hop_ns(const struct bl_cost_table *t, const struct bl_cost_key *k)
 {
-    return bl_cost_look(t, BL_COST_HOP, k, NULL);
+    return bl_cost_look(t, BL_COST_HOP, k);
 }
 
 double bl_cost_link_ns(const struct bl_cost_table *t, const struct bl_cost_key *k, double link_bps,
                        double bytes)
 {
-    return over(bytes, link_bps * bl_cost_look(t, BL_COST_LINK, k, NULL));
+    return over(bytes, link_bps * bl_cost_look(t, BL_COST_LINK, k));
 }
 
 double bl_cost_gpu_matmul_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
                              const struct bl_cost_gpu *g, double macs, double tok, double ffn)
 {
-    double rate = g->macs_per_s * bl_cost_look(t, BL_COST_MM, k, NULL);
-    rate *= tok / (tok + bl_cost_look(t, BL_COST_HALF_TOK, k, NULL));
+    double rate = g->macs_per_s * bl_cost_look(t, BL_COST_MM, k);
+    rate *= tok / (tok + bl_cost_look(t, BL_COST_HALF_TOK, k));
     if (ffn > 0)
-        rate *= ffn / (ffn + bl_cost_look(t, BL_COST_HALF_FFN, k, NULL));
+        rate *= ffn / (ffn + bl_cost_look(t, BL_COST_HALF_FFN, k));
     return over(macs, rate);
 }
 
@@ -175,11 +178,23 @@ double bl_cost_cpu_matmul_ns(const struct bl_cost_table *t, const struct bl_cost
                              const struct bl_cost_cpu *c, const struct bl_cost_team *w, double macs,
                              double tok, double ffn)
 {
-    double rate = pow(working(c, w), 0.94) * c->clock * bl_cost_look(t, BL_COST_MAC, k, NULL);
+    double rate = pow(working(c, w), 0.94) * c->clock * bl_cost_look(t, BL_COST_MAC, k);
     if (w->domains > 1)
-        rate *= bl_cost_look(t, BL_COST_MAC_SPAN, k, NULL);
-    rate *= tok / (tok + bl_cost_look(t, BL_COST_CPU_HALF_TOK, k, NULL));
+        rate *= bl_cost_look(t, BL_COST_MAC_SPAN, k);
+    rate *= tok / (tok + bl_cost_look(t, BL_COST_CPU_HALF_TOK, k));
     if (ffn > 0)
-        rate *= ffn / (ffn + bl_cost_look(t, BL_COST_CPU_HALF_FFN, k, NULL));
+        rate *= ffn / (ffn + bl_cost_look(t, BL_COST_CPU_HALF_FFN, k));
     return over(macs, rate);
+}
+
+double bl_cost_gpu_attend_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
+                             const struct bl_cost_gpu *g, double macs)
+{
+    return over(macs, g->macs_per_s * bl_cost_look(t, BL_COST_ATTEND, k));
+}
+
+double bl_cost_cpu_attend_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
+                             const struct bl_cost_cpu *c, const struct bl_cost_team *w, double macs)
+{
+    return over(macs, working(c, w) * c->clock * bl_cost_look(t, BL_COST_ATTEND_CPU, k));
 }

@@ -65,14 +65,13 @@ static double context_ns(const struct bl_cost_table *t, const struct bl_cost_run
     bool gpu = has_gpu(r) && !r->cache_in_ram;
     struct bl_cost_key k = key_of(r, gpu, r->dense_quant);
     double bytes = r->cache_bytes_per_tok * r->depth + r->cache_fixed_bytes + r->state_bytes;
-    double rate = bl_cost_look(t, BL_COST_CACHE_SHARE, &k, NULL);
-    if (k.kind == BL_COST_V4)
-        return r->depth * bl_cost_look(t, BL_COST_INDEX, &k, NULL);
+    double rate = bl_cost_look(t, BL_COST_CACHE_SHARE, &k);
+    double index = r->depth * bl_cost_look(t, BL_COST_INDEX, &k);
     if (gpu)
-        return on_gpus(t, r, &k, bytes) * bl_cost_look(t, BL_COST_GPU_SHARE, &k, NULL) / rate;
+        return index + on_gpus(t, r, &k, bytes) * bl_cost_look(t, BL_COST_GPU_SHARE, &k) / rate;
     k.figure = BL_COST_MEASURED;
     double bps = bl_cost_ram_bps(t, &k, &r->cpu, &r->decode_team);
-    return bytes / (bps * rate) * 1e9;
+    return index + bytes / (bps * rate) * 1e9;
 }
 
 static void sum_up(struct bl_cost_time *out)
@@ -109,10 +108,20 @@ void bl_cost_decode(const struct bl_cost_table *t, const struct bl_cost_run *r,
 
 /* ---- prefill ---- */
 
-/* Share of the experts that a ubatch needs. */
+static double ubatch(const struct bl_cost_run *r)
+{
+    return fmin(r->ubatch, r->prompt);
+}
+
+/* Share of the experts that get any of ub tokens; how many those get. */
 static double touched(const struct bl_cost_run *r, double ub)
 {
     return r->experts > 0 ? 1 - pow(1 - r->experts_per_token / r->experts, ub) : 1;
+}
+
+static double per_expert(const struct bl_cost_run *r, double ub)
+{
+    return r->experts > 0 ? ub * r->experts_per_token / (r->experts * touched(r, ub)) : ub;
 }
 
 static double gpus_matmul(const struct bl_cost_table *t, const struct bl_cost_run *r,
@@ -128,74 +137,123 @@ static double attention_ns(const struct bl_cost_table *t, const struct bl_cost_r
 {
     bool gpu = has_gpu(r) && !r->cache_in_ram;
     struct bl_cost_key k = key_of(r, gpu, r->dense_quant);
-    double macs = r->attend_macs_per_tok * r->prompt_depth + r->attend_fixed_macs, sum = 0;
-    if (k.kind == BL_COST_V4 && r->engine == BL_COST_DS4)
-        return bl_cost_look(t, BL_COST_SERIAL, &k, NULL) +
-               r->prompt_depth * bl_cost_look(t, BL_COST_SERIAL_CONTEXT, &k, NULL);
+    double macs = r->attend_macs_per_tok * r->prompt_depth + r->attend_fixed_macs;
+    double ns = bl_cost_look(t, BL_COST_SERIAL, &k) +
+                r->prompt_depth * bl_cost_look(t, BL_COST_SERIAL_CONTEXT, &k);
     if (!gpu)
-        return macs /
-               (r->prefill_team.threads * r->cpu.clock *
-                bl_cost_look(t, BL_COST_ATTEND_CPU, &k, NULL)) *
-               1e9;
+        return ns + bl_cost_cpu_attend_ns(t, &k, &r->cpu, &r->prefill_team, macs);
     for (uint32_t i = 0; i < r->n_gpus; i++)
-        sum += macs * r->gpu[i].share /
-               (r->gpu[i].macs_per_s * bl_cost_look(t, BL_COST_ATTEND, &k, NULL)) * 1e9;
-    return sum;
+        ns += bl_cost_gpu_attend_ns(t, &k, &r->gpu[i], macs * r->gpu[i].share);
+    return ns;
 }
 
-static double experts_by_cpu(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
+static double by_cpu(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
 {
     struct bl_cost_key k = key_of(r, false, r->expert_quant), d = key_of(r, false, r->dense_quant);
-    double n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub;
-    double math = bl_cost_cpu_matmul_ns(t, &k, &r->cpu, &r->prefill_team,
-                                        r->expert[BL_COST_IN_RAM].weights, n, r->expert_ffn) +
-                  bl_cost_cpu_matmul_ns(t, &d, &r->cpu, &r->prefill_team,
-                                        r->dense[BL_COST_IN_RAM].weights, ub, 0);
-    double bytes = r->held[BL_COST_IN_RAM].bytes * touched(r, ub) + r->dense[BL_COST_IN_RAM].bytes;
-    double read =
-        bytes > 0 ? bytes / bl_cost_ram_bps(t, &k, &r->cpu, &r->prefill_team) / ub * 1e9 : 0;
-    return bl_cost_soft_max(math, read, 3);
+    const struct bl_cost_load *expert = &r->expert[BL_COST_IN_RAM],
+                              *dense = &r->dense[BL_COST_IN_RAM];
+    double math = bl_cost_cpu_matmul_ns(t, &k, &r->cpu, &r->prefill_team, expert->weights,
+                                        per_expert(r, ub), r->expert_ffn) +
+                  bl_cost_cpu_matmul_ns(t, &d, &r->cpu, &r->prefill_team, dense->weights, ub, 0);
+    double bytes = r->held[BL_COST_IN_RAM].bytes * touched(r, ub) + dense->bytes;
+    double bps = bl_cost_ram_bps(t, &k, &r->cpu, &r->prefill_team);
+    return bl_cost_soft_max(math, bytes > 0 ? bytes / bps / ub * 1e9 : 0, 3);
 }
 
-static double experts_by_link(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
+/* Every card fetches its own layers' experts, one after another. */
+static double by_link(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
 {
     struct bl_cost_key k = key_of(r, true, r->expert_quant);
-    double n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub, link = 0;
+    double bytes = r->held[BL_COST_IN_RAM].bytes * touched(r, ub), ns = 0;
     for (uint32_t i = 0; i < r->n_gpus; i++)
-        link += bl_cost_link_ns(t, &k, r->gpu[i].link_bps,
-                                r->held[BL_COST_IN_RAM].bytes * r->gpu[i].share);
-    return link * touched(r, ub) / ub +
-           gpus_matmul(t, r, &k, r->expert[BL_COST_IN_RAM].weights, n, r->expert_ffn);
+        ns += bl_cost_link_ns(t, &k, r->gpu[i].link_bps, bytes * r->gpu[i].share);
+    return ns / ub + gpus_matmul(t, r, &k, r->expert[BL_COST_IN_RAM].weights, per_expert(r, ub),
+                                 r->expert_ffn);
+}
+
+static double ubatch_on_gpus(const struct bl_cost_table *t, const struct bl_cost_run *r, double ub)
+{
+    struct bl_cost_key k = key_of(r, true, r->expert_quant), d = key_of(r, true, r->dense_quant);
+    const struct bl_cost_load *dense = &r->dense[BL_COST_ON_GPU];
+    double math =
+        gpus_matmul(t, r, &d, dense->weights, ub, 0) +
+        gpus_matmul(t, r, &k, r->expert[BL_COST_ON_GPU].weights, per_expert(r, ub), r->expert_ffn);
+    double bytes = r->held[BL_COST_ON_GPU].bytes * touched(r, ub) + dense->bytes;
+    return bl_cost_soft_max(math, on_gpus(t, r, &k, bytes) / ub, 3);
 }
 
 void bl_cost_prefill(const struct bl_cost_table *t, const struct bl_cost_run *r,
                      struct bl_cost_time *out)
 {
-    bool gpu = has_gpu(r);
-    double ub = fmin(r->ubatch, r->prompt),
-           n = r->experts > 0 ? ub * r->experts_per_token / r->experts : ub;
-    struct bl_cost_key k = key_of(r, true, r->expert_quant), d = key_of(r, true, r->dense_quant);
+    double ub = ubatch(r);
+    struct bl_cost_key k = key_of(r, has_gpu(r), r->dense_quant);
     *out = (struct bl_cost_time){0};
-    if (gpu) {
-        double math = gpus_matmul(t, r, &d, r->dense[BL_COST_ON_GPU].weights, ub, 0) +
-                      gpus_matmul(t, r, &k, r->expert[BL_COST_ON_GPU].weights, n, r->expert_ffn);
-        double bytes =
-            r->held[BL_COST_ON_GPU].bytes * touched(r, ub) + r->dense[BL_COST_ON_GPU].bytes;
-        out->term[BL_COST_T_GPU] = bl_cost_soft_max(math, on_gpus(t, r, &k, bytes) / ub, 3);
-    }
+    if (has_gpu(r))
+        out->term[BL_COST_T_GPU] = ubatch_on_gpus(t, r, ub);
     if (r->held[BL_COST_IN_RAM].bytes > 0 || r->dense[BL_COST_IN_RAM].bytes > 0) {
-        double cpu = experts_by_cpu(t, r, ub);
-        bool stream = gpu && r->streams && ub >= 32;
-        double link = stream ? experts_by_link(t, r, ub) : INFINITY;
-        if (link < cpu || (stream && r->engine == BL_COST_LLAMACPP))
-            out->term[BL_COST_T_STREAM] = link;
-        else
-            out->term[BL_COST_T_RAM] = cpu;
+        bool may = has_gpu(r) && ub >= r->stream_from;
+        double link = may ? by_link(t, r, ub) : INFINITY;
+        double cpu = may && r->stream_from > 0 ? INFINITY : by_cpu(t, r, ub);
+        out->term[link < cpu ? BL_COST_T_STREAM : BL_COST_T_RAM] = fmin(link, cpu);
     }
     double layers = 0;
     for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
         layers += r->layers[kind];
-    out->term[BL_COST_T_LAYERS] = layers * bl_cost_look(t, BL_COST_UBATCH_LAYER, &d, NULL) / ub;
+    out->term[BL_COST_T_LAYERS] = layers * bl_cost_look(t, BL_COST_UBATCH_LAYER, &k) / ub;
     out->term[BL_COST_T_CONTEXT] = attention_ns(t, r);
     sum_up(out);
+}
+
+double bl_cost_stream_from(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    double low = 0, high = 1;
+    if (!has_gpu(r) || r->held[BL_COST_IN_RAM].bytes <= 0)
+        return INFINITY;
+    while (by_link(t, r, high) > by_cpu(t, r, high)) {
+        low = high;
+        high *= 2;
+        if (high > 1 << 20)
+            return INFINITY;
+    }
+    while (high - low > 1) {
+        double mid = floor((low + high) / 2);
+        if (by_link(t, r, mid) > by_cpu(t, r, mid))
+            low = mid;
+        else
+            high = mid;
+    }
+    return high;
+}
+
+/* ---- what is left open ---- */
+
+typedef void run_fn(const struct bl_cost_table *, const struct bl_cost_run *,
+                    struct bl_cost_time *);
+
+static double open_sd(const struct bl_cost_table *t, const struct bl_cost_run *r, run_fn *fn,
+                      double unsaid)
+{
+    struct bl_cost_table moved = *t;
+    struct bl_cost_time at, beside;
+    const double step = 0.02;
+    double var = unsaid * unsaid;
+    fn(t, r, &at);
+    for (int i = 0; i < BL_N_COST_CONSTANTS; i++) {
+        moved.value[i] = t->value[i] * exp(step);
+        fn(&moved, r, &beside);
+        double slope = log(beside.ns / at.ns) / step;
+        var += slope * slope * t->sd[i] * t->sd[i];
+        moved.value[i] = t->value[i];
+    }
+    return sqrt(var);
+}
+
+double bl_cost_decode_sd(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    return open_sd(t, r, bl_cost_decode, BL_COST_UNSAID_DECODE);
+}
+
+double bl_cost_prefill_sd(const struct bl_cost_table *t, const struct bl_cost_run *r)
+{
+    return open_sd(t, r, bl_cost_prefill, BL_COST_UNSAID_PREFILL);
 }

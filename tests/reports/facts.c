@@ -146,8 +146,9 @@ static void read_layers(struct bl_cost_run *r, const struct csv *m, size_t i)
     double head_dim = either(csv_number(m, i, "head_dim"), 128);
     r->attend_macs_per_tok = full * r->heads * (mla ? 192 + 128 : 2 * head_dim);
     if (kind == BL_COST_V4) {
-        /* Entries of 512 for 64 heads, keys and values: one for each 4 tokens, scored by 64 indexer heads of 128 and of
-         * which 512 are read, in 21 layers; one for each 128 tokens in 20; 128 tokens in all. */
+        /* Entries of 512 for 64 heads, keys and values: one for each 4 tokens, scored by 64 indexer
+         * heads of 128 and of which 512 are read, in 21 layers; one for each 128 tokens in 20; 128
+         * tokens in all. */
         r->attend_macs_per_tok = 21 * 64 * 128 / 4.0 + 20 * 64 * 1024 / 128.0;
         r->attend_fixed_macs = (layers * 128 + 21 * 512.0) * 64 * 1024;
     }
@@ -158,6 +159,8 @@ static void read_layers(struct bl_cost_run *r, const struct csv *m, size_t i)
 static void read_cache(struct bl_cost_run *r, const struct csv *m, size_t i, const char *kv)
 {
     double bytes = has(kv, "q8") ? 0.53125 : has(kv, "q4") ? 0.28125 : 1;
+    if (r->layers[BL_COST_V4] > 0)
+        return; /* a few bytes; what costs is choosing among entries */
     r->cache_bytes_per_tok = csv_number(m, i, "kv_read_bytes_per_ctx_token_f16") * bytes;
     r->cache_fixed_bytes = either(csv_number(m, i, "kv_read_window_bytes_f16"), 0) * bytes;
     r->state_bytes = either(csv_number(m, i, "state_bytes_f32"), 0) * 2;
@@ -242,7 +245,9 @@ static void read_cpu(struct report *out, const struct facts *f, size_t row)
     if (has(used, "VM,"))
         cores = strtod(used, NULL);
     read_threads(r, csv_get(c, row, "threads"), either(cores, 16));
-    r->isa = known ? isa_of(csv_get(&f->hardware, hw, "isa"), csv_number(&f->hardware, hw, "int8_ops_per_core_cycle")) : BL_COST_AVX2;
+    r->isa = known ? isa_of(csv_get(&f->hardware, hw, "isa"),
+                            csv_number(&f->hardware, hw, "int8_ops_per_core_cycle"))
+                   : BL_COST_AVX2;
     r->cpu.clock = clock_of(cpu);
     uint32_t sockets = sockets_of(cpu);
     uint32_t nodes = (uint32_t)fmax(sockets, number_before(cpu, " NUMA nodes"));
@@ -376,7 +381,8 @@ static void read_step(struct bl_cost_run *r, const struct csv *c, size_t row)
 {
     double depth = either(csv_number(c, row, "context_depth"), 0),
            n = csv_number(c, row, "n_prompt");
-    bool server = depth > 0 && fabs(depth - n) < 0.02 * depth, sweep = r->engine == BL_COST_DS4 && depth > 0;
+    bool server = depth > 0 && fabs(depth - n) < 0.02 * depth,
+         sweep = r->engine == BL_COST_DS4 && depth > 0;
     r->prompt = either(n, depth > 0 && !sweep ? depth : 512);
     r->ubatch = either(csv_number(c, row, "ubatch"), r->engine == BL_COST_DS4 ? 2048 : 512);
     r->depth = depth + either(csv_number(c, row, "n_gen"), 128) / 2;
@@ -439,10 +445,12 @@ static void name_class(struct report *out)
     snprintf(out->class, sizeof out->class, "%.*s", (int)n, out->id);
 }
 
-static const char *why_unknown(const struct report *out, double file, double on_gpu, bool model, enum report_phase phase)
+static const char *why_unknown(const struct report *out, double file, double on_gpu, bool model,
+                               enum report_phase phase)
 {
     const struct bl_cost_run *r = &out->run;
-    bool gpu = r->backend != BL_COST_CPU, by_cpu = !gpu || (on_gpu < 1 && (phase == REPORT_DECODE || !r->streams));
+    bool gpu = r->backend != BL_COST_CPU,
+         by_cpu = !gpu || (on_gpu < 1 && (phase == REPORT_DECODE || !isfinite(r->stream_from)));
     if (!model)
         return "model not in the table";
     if (!isfinite(file))
@@ -470,8 +478,8 @@ static const char *why_unscored(const struct report *out, bool engine, const cha
     return NULL;
 }
 
-/* ik_llama.cpp can multiply codebook types with interleaved rows on GPUs since June 2025; rows that it interleaves when
- * loading it cannot. */
+/* ik_llama.cpp can multiply codebook types with interleaved rows on GPUs since June 2025; rows that
+ * it interleaves when loading it cannot. */
 static bool r4_on_gpu(const char *quant, const char *date)
 {
     return has(quant, "IQ") && has(quant, "_R4") && strcmp(date, "2025-06") >= 0;
@@ -506,7 +514,11 @@ void report_read(struct report *out, const struct facts *f, size_t row)
         read_cache(r, &f->models, m, csv_get(c, row, "kv_type"));
         read_loads(r, f, row, m, isfinite(on_gpu) ? on_gpu : 1);
     }
-    r->streams = r->engine == BL_COST_LLAMACPP || (r->engine == BL_COST_IK && (!r->repacked || r4_on_gpu(quant, csv_get(c, row, "date"))));
+    r->stream_from =
+        r->engine == BL_COST_LLAMACPP ? 32
+        : r->engine == BL_COST_IK && (!r->repacked || r4_on_gpu(quant, csv_get(c, row, "date")))
+            ? 0
+            : INFINITY;
     double file = csv_number(c, row, "weight_gib");
     for (int p = 0; p < N_REPORT_PHASES; p++)
         out->unknown[p] = why_unknown(out, file, on_gpu, model, p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* facts.h — a row of published measurements as input of the cost model.
  *
- * Purpose   reads what a row and the tables of models and hardware say; decides what can be predicted and what is scored.
+ * Purpose   reads what a row and the tables of models and hardware say, decides what can be predicted and what counts.
  * Ownership a report points into the three files.
  * Units     tokens/s, bytes.
  * Errors    none: a row that cannot be predicted says why.

@@ -85,7 +85,7 @@ static void solve(const struct normal *m, double *x)
 void fit_constants(struct bl_cost_table *t, struct report *r, size_t n, const bool *use,
                    enum report_phase phase, int steps)
 {
-    static struct normal m;
+    struct normal m = {0};
     for (int step = 0; step <= steps; step++) {
         memset(&m, 0, sizeof m);
         for (int i = 0; i < N; i++) {
