@@ -5,7 +5,8 @@
 #     clang     clang, warnings are errors; unit tests, kernels, and libFuzzer on untrusted input
 #     asan      gcc, address and undefined-behaviour sanitizers; every tier 1 test
 #     tsan      gcc, thread sanitizer; whatever starts threads
-#     aarch64   gcc for 64-bit Arm, run by qemu-user: the scalar kernels, and one small model per family
+#     aarch64   gcc for 64-bit Arm, run by qemu-user: kernels with every set of instructions, one small model per family,
+#               every type, a prompt of 2,100 tokens
 #   exit 77 when its compiler, or what it runs in, is missing
 set -euo pipefail
 name=$1 root=$2 dir=$3
@@ -42,8 +43,8 @@ aarch64)
         fi
     done
     options=(-DCMAKE_BUILD_TYPE=Release -DBL_WERROR=ON -DCMAKE_TOOLCHAIN_FILE="$root/tests/aarch64.cmake")
-    targets=(--target ballast_cli reference_check kernel_check test_dtype test_vocab_recorded)
-    select=(-R '^(aarch64\.|kernels\.check$|unit\.(dtype|vocab_recorded)$)')
+    targets=(--target ballast_cli reference_check kernel_check test_dtype test_vocab_recorded test_deepseek4_long)
+    select=(-R '^(aarch64\.|kernels\.|unit\.(dtype|vocab_recorded|deepseek4_long)$)')
     ;;
 *)
     echo "config.sh: unknown configuration $name" >&2

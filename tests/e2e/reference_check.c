@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares the engine with logits recorded from an independent implementation.
  *
- *   reference_check [--scalar] [--quick] DIR NAME...   the named cases of a reference folder
+ *   reference_check [--scalar] [--quick] [--mode MODE] DIR NAME...   the named cases of a folder
  *   reference_check [--scalar] [--quick] --all         every case of $BALLAST_REFERENCE whose
  * family is built; exit 77 without it
  *
  * Each prompt runs in one batch, token by token and in mixed chunks (--quick, for an emulated
  * processor: in mixed chunks only), in every mode the case has a tolerance for, and in mixed chunks
- * with the quantised caches that its rows fit. In exact mode
- * greedy continuations must be equal, but where the recorded margin is below 0.01; quantised
- * activations move logits by more than such margins. */
+ * with the quantised caches that its rows fit; or in one MODE only, such as exact, or native, which
+ * is where the kernels of a processor are. In exact mode greedy continuations must be equal, but
+ * where the recorded margin is below 0.01; quantised activations move logits by more than such
+ * margins. */
 #include "model.h"
 
 #include <cjson/cJSON.h>
@@ -36,6 +37,7 @@ static const uint32_t *const chunkings[] = {whole, single, mixed};
 static const char *const chunking_names[] = {"whole", "single", "mixed"};
 
 static bool scalar, quick;
+static const char *only_mode;
 static int n_failed, n_checked;
 
 static char *read_file(const char *path, size_t *n)
@@ -291,7 +293,8 @@ static void check_case(const char *dir, const char *name)
         return;
     }
     for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
-        if (modes[m].most > 0 || has_mode(c, modes[m].name))
+        if ((!only_mode || !strcmp(modes[m].name, only_mode)) &&
+            (modes[m].most > 0 || has_mode(c, modes[m].name)))
             check_mode(dir, c, name, &modes[m]);
     cJSON_Delete(c);
 }
@@ -346,10 +349,14 @@ int main(int argc, char **argv)
         scalar = i++ > 0;
     if (i < argc && !strcmp(argv[i], "--quick"))
         quick = i++ > 0;
+    if (i + 1 < argc && !strcmp(argv[i], "--mode")) {
+        only_mode = argv[i + 1];
+        i += 2;
+    }
     if (i < argc && !strcmp(argv[i], "--all"))
         rc = check_all();
     else if (argc - i < 2) {
-        printf("usage: reference_check [--scalar] [--quick] DIR NAME... | --all\n");
+        printf("usage: reference_check [--scalar] [--quick] [--mode MODE] DIR NAME... | --all\n");
         return 2;
     } else
         for (int k = i + 1; k < argc; k++)
