@@ -127,8 +127,10 @@ double bl_cost_cpu_weights_ns(const struct bl_cost_table *, const struct bl_cost
 /* Fixed cost of one layer: launches on a GPU, barriers on a CPU. heads: of MLA. */
 double bl_cost_layer_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_cpu *,
                         const struct bl_cost_team *, double heads, bool experts);
-double bl_cost_cross_ns(const struct bl_cost_table *, const struct bl_cost_key *); /* GPU to CPU and back */
-double bl_cost_hop_ns(const struct bl_cost_table *, const struct bl_cost_key *);   /* GPU to the next */
+/* From a GPU to the CPU and back. */
+double bl_cost_cross_ns(const struct bl_cost_table *, const struct bl_cost_key *);
+/* From one GPU to the next, or all of them meeting. */
+double bl_cost_hop_ns(const struct bl_cost_table *, const struct bl_cost_key *);
 double bl_cost_link_ns(const struct bl_cost_table *, const struct bl_cost_key *, double link_bps, double bytes);
 /* Matrix products of some tokens per matrix: by a GPU, by the CPU's threads. ffn: rows of a small matrix, 0: large. */
 double bl_cost_gpu_matmul_ns(const struct bl_cost_table *, const struct bl_cost_key *, const struct bl_cost_gpu *,

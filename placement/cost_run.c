@@ -42,12 +42,18 @@ static double on_gpus(const struct bl_cost_table *t, const struct bl_cost_run *r
     return bytes <= 0 ? 0 : r->tensor_parallel ? 1 / rate : sum;
 }
 
+static double all_layers(const struct bl_cost_run *r)
+{
+    double n = 0;
+    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
+        n += r->layers[kind];
+    return n;
+}
+
 static double layers_ns(const struct bl_cost_table *t, const struct bl_cost_run *r)
 {
     struct bl_cost_key k = key_of(r, has_gpu(r), r->expert_quant);
-    double all = 0, ns = 0;
-    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
-        all += r->layers[kind];
+    double all = all_layers(r), ns = 0;
     double share = all > 0 ? r->moe_layers / all : 0;
     for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++) {
         if (r->layers[kind] <= 0)
@@ -101,7 +107,8 @@ void bl_cost_decode(const struct bl_cost_table *t, const struct bl_cost_run *r,
     if (gpu && in_ram > 0)
         out->term[BL_COST_T_CROSS] = r->moe_layers * in_ram / all * bl_cost_cross_ns(t, &on);
     if (gpu && r->n_gpus > 1)
-        out->term[BL_COST_T_HOP] = (r->n_gpus - 1) * bl_cost_hop_ns(t, &on);
+        out->term[BL_COST_T_HOP] =
+            (r->tensor_parallel ? all_layers(r) : r->n_gpus - 1) * bl_cost_hop_ns(t, &on);
     out->term[BL_COST_T_CONTEXT] = context_ns(t, r);
     sum_up(out);
 }
@@ -196,10 +203,7 @@ void bl_cost_prefill(const struct bl_cost_table *t, const struct bl_cost_run *r,
         double cpu = may && r->stream_from > 0 ? INFINITY : by_cpu(t, r, ub);
         out->term[link < cpu ? BL_COST_T_STREAM : BL_COST_T_RAM] = fmin(link, cpu);
     }
-    double layers = 0;
-    for (unsigned kind = 0; kind < BL_N_COST_KINDS; kind++)
-        layers += r->layers[kind];
-    out->term[BL_COST_T_LAYERS] = layers * bl_cost_look(t, BL_COST_UBATCH_LAYER, &k) / ub;
+    out->term[BL_COST_T_LAYERS] = all_layers(r) * bl_cost_look(t, BL_COST_UBATCH_LAYER, &k) / ub;
     out->term[BL_COST_T_CONTEXT] = attention_ns(t, r);
     sum_up(out);
 }

@@ -284,8 +284,12 @@ static void test_cards_in_a_row_do_not_add_up(void **state)
     r.gpu = two;
     r.n_gpus = 2;
     assert_near(decode_ns(&r), alone + table.value[BL_COST_C_HOP]);
-    r.tensor_parallel = true;
-    assert_true(decode_ns(&r) < alone + table.value[BL_COST_C_HOP]);
+    struct bl_cost_time split, parallel;
+    bl_cost_decode(&table, &r, &split);
+    r.tensor_parallel = true; /* halves the reading, and they meet in every layer */
+    bl_cost_decode(&table, &r, &parallel);
+    assert_near(parallel.term[BL_COST_T_GPU], split.term[BL_COST_T_GPU] / 2);
+    assert_near(parallel.term[BL_COST_T_HOP], 36 * table.value[BL_COST_C_HOP]);
 }
 
 static void test_streaming_pays_from_some_ubatch_on(void **state)
