@@ -163,8 +163,19 @@ struct bl_threads {          /* how many threads, and why */
  * cgroup_root: NULL = this process's own cgroups. */
 enum bl_status bl_threads_choose(struct bl_threads *out, const char *topology, const char *cgroup_root);
 struct bl_options;
-/* Writes lines such as "threads 8: 8 physical cores": threads, memory nodes and huge pages that an engine would get. */
+/* Writes lines such as "threads 8: 8 physical cores": threads, memory nodes and huge pages that an engine would get;
+ * of a machine_file, the table of its devices. */
 enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), void *arg, const struct bl_options *);
+/* Measures this machine: memory, kernels by type, meetings of threads, fixed costs; about 12 seconds, quick: 3. *json is
+ * malloc'ed and the caller's: a machine file (configs/schema/machine.schema.json). line: its table for people; note: what
+ * is going on; both may be NULL. */
+struct bl_probe_options {
+    bool quick;
+    void (*line)(void *arg, const char *text);
+    void (*note)(void *arg, const char *text);
+    void *arg;
+};
+enum bl_status bl_probe(char **json, size_t *n_bytes, const struct bl_options *, const struct bl_probe_options *);
 /* Writes lines such as "q4_k  dot_q4k_act_4__avx512" for the kernels this CPU gets; mask as in bl_options. */
 enum bl_status bl_cpu_describe(void (*line)(void *arg, const char *text), void *arg, unsigned mask);
 
@@ -181,6 +192,9 @@ enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
 enum { BL_CPU_MASK_ALL = 63 };
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
+    const char *machine_file;            /* this machine as `ballast probe` wrote it, or one to plan for; NULL: looked at */
+    const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
+    uint32_t n_device_set;
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */
     uint32_t batch_tokens;               /* logical batch, 0 = BL_BATCH_TOKENS */
     uint32_t ubatch_tokens;              /* physical batch, 0 = BL_UBATCH_TOKENS */

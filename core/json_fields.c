@@ -94,35 +94,40 @@ bool bl_quantity(enum bl_json_kind kind, const char *text, double *out)
 
 enum { MOST_NAME = 40 };
 
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters put in, left out, changed, or changed about with the next. */
 static size_t edits(const char *a, const char *b)
 {
-    size_t row[MOST_NAME + 1], n = strlen(b);
+    size_t row[3][MOST_NAME + 1], n = strlen(b);
     for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 0; a[i]; i++) {
-        size_t corner = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n; j++) {
-            const size_t change = corner + (a[i] != b[j]);
-            const size_t other = 1 + (row[j] < row[j + 1] ? row[j] : row[j + 1]);
-            corner = row[j + 1];
-            row[j + 1] = change < other ? change : other;
+        row[0][j] = j;
+    for (size_t i = 1; i <= strlen(a); i++) {
+        size_t *now = row[i % 3], *above = row[(i + 2) % 3], *two_up = row[(i + 1) % 3];
+        now[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            now[j] = least(above[j - 1] + (a[i - 1] != b[j - 1]), 1 + least(above[j], now[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], two_up[j - 2] + 1);
         }
     }
-    return row[n];
+    return row[strlen(a) % 3][n];
 }
 
 const char *bl_nearest_name(const char *word, const char *(*name)(const void *arg, size_t i),
                             const void *arg)
 {
     const char *best = NULL, *n;
-    size_t least = strlen(word) / 3 + 2;
+    size_t bound = strlen(word) / 3 + 1;
     if (strlen(word) > MOST_NAME)
         return NULL;
     for (size_t i = 0; (n = name(arg, i)); i++) {
-        const size_t d = strlen(n) <= MOST_NAME ? edits(word, n) : least;
-        if (d < least) {
-            least = d;
+        const size_t d = strlen(n) <= MOST_NAME ? edits(word, n) : bound;
+        if (d < bound) {
+            bound = d;
             best = n;
         }
     }

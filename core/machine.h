@@ -54,7 +54,10 @@ struct bl_domain {                /* a memory node of a CPU */
     double read_rated_bps, read_measured_bps; /* by its own cores */
     double far_bps;               /* by the cores of one other domain */
 };
-enum { BL_MAX_DEVICES = 64, BL_MAX_DOMAINS = BL_MAX_MEMORY_NODES, BL_MAX_READINGS = 6, BL_MAX_READ_RATES = 16, BL_MAX_BARRIERS = 12 };
+enum {
+    BL_MAX_DEVICES = 64, BL_MAX_DOMAINS = BL_MAX_MEMORY_NODES, BL_MAX_READINGS = 6, BL_MAX_READ_RATES = 16,
+    BL_MAX_BARRIERS = 12
+};
 #define BL_NO_DEVICE UINT16_MAX
 
 struct bl_machine_device {

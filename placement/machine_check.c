@@ -162,7 +162,7 @@ static enum bl_status check_domains(const char *what, struct bl_machine_device *
  * columns as floats, as signed bytes with scales and sums. */
 static void assume_tiles(struct bl_caps *caps)
 {
-    enum { FLOAT_PART = 1024, BYTE_PART = 320, FROM = 4 };
+    enum { FLOAT_PART = 1024, BYTE_PART = 384, FROM = 3 };
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         if (bl_dtypes[t].act != BL_ACT_NONE) {
             const bool is_float = bl_dtypes[t].act == BL_ACT_F32;

@@ -15,6 +15,10 @@
 /* The devices of this machine, configured as the options ask. */
 enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options *);
 
+/* The machine to plan for: that of the options' machine_file as it stands there, otherwise this one; device_set applied.
+ * A described machine cannot be opened; bl_machine_probe takes from a machine_file only what was measured here. */
+enum bl_status bl_machine_choose(struct bl_machine *out, const struct bl_options *);
+
 /* What of it concerns threads and memory, a line each. */
 void bl_machine_print(const struct bl_machine *, const struct bl_options *, void (*line)(void *arg, const char *text),
                       void *arg);

@@ -5,7 +5,9 @@
 #include "backends.h"
 #include "calibrate.h"
 #include "log.h"
+#include "machine_file.h"
 #include "mem.h"
+#include "probe.h"
 #include "topology.h"
 
 #include <stdio.h>
@@ -108,18 +110,112 @@ static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt
         bl_machine_finish(&m);
         return st;
     }
-    d->mem_bytes = mem.total_bytes;
-    d->usable_bytes = mem.usable_bytes;
-    snprintf(d->mem_source, sizeof d->mem_source, "%s", mem.source);
+    bl_probe_host(&m, &mem, opt);
     *out = m;
     return BL_OK;
 }
 
+/* ---- with what was written down ----------------------------------------------------------------
+ */
+
+static enum bl_status apply_sets(struct bl_machine *m, const struct bl_options *opt)
+{
+    for (uint32_t i = 0; i < opt->n_device_set; i++)
+        BL_TRY(bl_machine_set(m, opt->device_set[i]));
+    return BL_OK;
+}
+
+/* Speeds are the file's; what may be used now, and how devices are opened, is not. */
+static void adopt(struct bl_machine_device *now, const struct bl_machine_device *then)
+{
+    struct bl_machine_device d = *then;
+    d.described = false;
+    d.backend = now->backend;
+    d.index = now->index;
+    d.config = now->config;
+    d.caps = now->caps;
+    d.caps_assumed = false;
+    d.mem_bytes = now->mem_bytes;
+    d.n_readings = now->n_readings;
+    memcpy(d.reading, now->reading, sizeof d.reading);
+    if (now->usable_bytes < then->usable_bytes) {
+        d.usable_bytes = now->usable_bytes;
+        memcpy(d.mem_source, now->mem_source, sizeof d.mem_source);
+    }
+    *now = d;
+}
+
+/* A file that is wrong is the options' fault, not the model's. */
+static enum bl_status load_file(struct bl_machine *out, const struct bl_options *opt)
+{
+    const enum bl_status st = bl_machine_load(out, opt->machine_file);
+    return st == BL_EIO || st == BL_EFORMAT ? BL_EINVAL : st;
+}
+
+static enum bl_status adopt_file(struct bl_machine *m, const struct bl_options *opt)
+{
+    struct bl_machine file;
+    struct bl_machine_device *now = &m->device[0];
+    BL_TRY(load_file(&file, opt));
+    const struct bl_machine_device *then = &file.device[0];
+    enum bl_status st = BL_OK;
+    if (then->isa != now->isa || (now->cores && then->cores != now->cores))
+        st = bl_fail(BL_EINVAL,
+                     "%s is of another machine: '%s' with %u cores, this is '%s' with %u; only a "
+                     "plan can be made for it",
+                     opt->machine_file, then->name, then->cores, now->name, now->cores);
+    else
+        adopt(now, then);
+    for (uint32_t d = 1; !st && d < file.n_devices; d++)
+        bl_info("%s of the machine file is left out: no backend of this build opens it",
+                file.device[d].id);
+    bl_machine_finish(&file);
+    return st;
+}
+
 enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options *opt)
 {
-    BL_TRY(probe(out, opt));
+    struct bl_machine m;
+    BL_TRY(probe(&m, opt));
+    enum bl_status st = opt->machine_file ? adopt_file(&m, opt) : BL_OK;
+    if (!st)
+        st = apply_sets(&m, opt);
+    if (st) {
+        bl_machine_finish(&m);
+        return st;
+    }
+    *out = m;
     bl_machine_print(out, opt, log_line, NULL);
     return BL_OK;
+}
+
+enum bl_status bl_machine_choose(struct bl_machine *out, const struct bl_options *opt)
+{
+    struct bl_machine m;
+    if (!opt->machine_file)
+        return bl_machine_probe(out, opt);
+    BL_TRY(load_file(&m, opt));
+    const enum bl_status st = apply_sets(&m, opt);
+    if (st)
+        bl_machine_finish(&m);
+    else
+        *out = m;
+    return st;
+}
+
+enum bl_status bl_probe(char **json, size_t *n_bytes, const struct bl_options *opt,
+                        const struct bl_probe_options *po)
+{
+    struct bl_machine m;
+    BL_TRY(bl_machine_probe(&m, opt));
+    const struct bl_probe_plan plan = {.quick = po->quick, .note = po->note, .arg = po->arg};
+    enum bl_status st = bl_probe_measure(&m, &plan);
+    if (!st)
+        st = bl_machine_write(&m, json, n_bytes);
+    if (!st && po->line)
+        bl_machine_table(&m, po->line, po->arg);
+    bl_machine_finish(&m);
+    return st;
 }
 
 /* ---- in words -------------------------------------------------------------------------------- */
@@ -187,8 +283,16 @@ enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), vo
                                    const struct bl_options *opt)
 {
     struct bl_machine m;
+    enum bl_status st;
+    if (opt->machine_file) {
+        BL_TRY(bl_machine_choose(&m, opt));
+        bl_machine_table(&m, line, arg);
+        bl_machine_finish(&m);
+        return BL_OK;
+    }
     BL_TRY(probe(&m, opt));
-    bl_machine_print(&m, opt, line, arg);
+    if (!(st = apply_sets(&m, opt)))
+        bl_machine_print(&m, opt, line, arg);
     bl_machine_finish(&m);
-    return BL_OK;
+    return st;
 }

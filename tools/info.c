@@ -292,7 +292,7 @@ int bl_verb_info(int argc, char **argv)
     };
     struct bl_command command = {
         .report = {.verb = "info"},
-        .usage = "(-m FILE | --cpu) [options]",
+        .usage = "(-m FILE | --cpu | --machine FILE) [options]",
         .about =
             "Shows what a model file holds, reading its header only, or what this processor gets.",
         .groups = groups,
@@ -301,13 +301,15 @@ int bl_verb_info(int argc, char **argv)
                 "  ballast info -m model.gguf --tensors\n"
                 "  ballast info -m model.gguf -c 131072\n"
                 "  ballast info -m model-00001-of-00003.gguf --format json\n"
-                "  ballast info --cpu\n\n" BL_EXIT_CODES_HELP,
+                "  ballast info --cpu\n"
+                "  ballast info --machine configs/machines/dgx-spark.json\n\n" BL_EXIT_CODES_HELP,
     };
     enum bl_parsed parsed = bl_args_parse(&command, argc, argv);
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
+    info.args.cpu |= e->machine_file != NULL;
     if (!e->model && !info.args.cpu)
-        return bl_args_fail(&command, "missing -m FILE or --cpu");
+        return bl_args_fail(&command, "missing -m FILE, --cpu or --machine FILE");
 
     info.state_asked =
         e->ctx_tokens || e->ubatch_tokens || e->type_k || e->type_v || e->rewind_tokens;

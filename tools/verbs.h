@@ -14,6 +14,7 @@ int bl_verb_run(int argc, char **argv);
 int bl_verb_logits(int argc, char **argv);
 int bl_verb_tokenize(int argc, char **argv);
 int bl_verb_info(int argc, char **argv);
+int bl_verb_probe(int argc, char **argv);
 int bl_verb_bench(int argc, char **argv);
 int bl_verb_synth(int argc, char **argv);
 int bl_verb_template(int argc, char **argv);

@@ -91,6 +91,11 @@ static const struct bl_arg machine_rows[] = {
      .help = "leave threads and memory wherever the system puts them"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
      .help = "CPU features that kernels may use: " CPU_MASKS " (default: all there are)"},
+    {"--machine", BL_ARG_TEXT, AT(machine_file), "FILE",
+     .help = "this machine as 'ballast probe -o FILE' wrote it; info also shows other machines"},
+    {"--device-set", BL_ARG_TEXTS, AT(device_set), "DEVICE.MEMBER=VALUE",
+     .help = "take one figure to be another, such as cpu0.usable=8GiB or cpu0.read=40GB/s; may be "
+             "repeated"},
     {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
      .help = "count cores of this hwloc XML file or synthetic machine (\"pack:2 core:8 pu:2\") "
              "instead of the real one"},
@@ -181,6 +186,9 @@ struct bl_options bl_engine_args_machine(const struct bl_engine_args *a)
 {
     return (struct bl_options){.topology = a->topology,
                                .cgroup_root = a->cgroup_root,
+                               .machine_file = a->machine_file,
+                               .device_set = a->device_set.item,
+                               .n_device_set = (uint32_t)a->device_set.n,
                                .threads = (uint32_t)a->threads,
                                .threads_prefill = (uint32_t)a->threads_prefill,
                                .no_bind = a->no_bind,
@@ -196,7 +204,7 @@ int bl_engine_args_describe(const struct bl_report *r, const struct bl_engine_ar
     const struct bl_options opt = bl_engine_args_machine(a);
     enum bl_status st = bl_machine_describe(line, arg, &opt);
 
-    if (st == BL_OK)
+    if (st == BL_OK && !a->machine_file) /* kernels are this processor's */
         st = bl_cpu_describe(line, arg, bl_engine_args_mask(a));
     return bl_engine_args_machine_code(r, st);
 }
@@ -227,6 +235,9 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
     struct bl_options opt = {
         .topology = a->topology,
         .cgroup_root = a->cgroup_root,
+        .machine_file = a->machine_file,
+        .device_set = a->device_set.item,
+        .n_device_set = (uint32_t)a->device_set.n,
         .ctx_tokens = (uint64_t)a->ctx_tokens,
         .batch_tokens = (uint32_t)a->batch_tokens,
         .ubatch_tokens = (uint32_t)a->ubatch_tokens,

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* Small graphs on a device, for their time. */
+#include "probe.h"
+
+#include "args.h"
+#include "backends.h"
+#include "mem.h"
+#include "thread.h"
+
+#include <stdlib.h>
+
+static const uint64_t patience_ns = 60000000000;
+
+enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
+                           const struct bl_device_config *config)
+{
+    *r = (struct bl_rig){.backend = backend, .arena = bl_calloc(1, sizeof *r->arena)};
+    enum bl_status st =
+        r->arena ? backend->open(0, config, &r->dev) : bl_fail(BL_ENOMEM, "probe: out of memory");
+    if (!st)
+        st = r->dev->ops->stream_open(r->dev, &r->stream);
+    if (st)
+        bl_rig_close(r);
+    else
+        bl_graph_init(&r->graph);
+    return st;
+}
+
+void bl_rig_clear(struct bl_rig *r)
+{
+    if (r->segment)
+        r->dev->ops->segment_free(r->segment);
+    if (r->dev) {
+        r->dev->ops->mem_free(&r->scratch);
+        r->dev->ops->mem_free(&r->params);
+    }
+    bl_graph_finish(&r->graph);
+    if (r->arena)
+        bl_arena_finish(r->arena);
+    r->segment = NULL;
+    r->value = NULL;
+    r->bound = NULL;
+    r->addr = NULL;
+    bl_graph_init(&r->graph);
+}
+
+void bl_rig_close(struct bl_rig *r)
+{
+    bl_rig_clear(r);
+    if (r->stream)
+        r->dev->ops->stream_close(r->stream);
+    if (r->dev)
+        r->dev->ops->close(r->dev);
+    free(r->arena);
+    *r = (struct bl_rig){0};
+}
+
+bl_val bl_rig_input(struct bl_rig *r, uint32_t n, uint32_t n_tok)
+{
+    struct bl_graph *g = &r->graph;
+    const bl_val table = bl_graph_weight(g, (int32_t)g->n_vals, BL_F32, (uint32_t[]){n, 2, 1});
+    const bl_val x = bl_graph_embed(g, table, bl_graph_param(g, BL_PARAM_TOKENS, n_tok), 1);
+    r->first = g->n_nodes;
+    return x;
+}
+
+/* Not zero, so that nothing divides by it, and of a size that stays one. */
+static void fill_floats(float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (float)(i % 61) / 32 - 0.9f;
+}
+
+static enum bl_status make_values(struct bl_rig *r, void *weights)
+{
+    const struct bl_graph *g = &r->graph;
+    r->value = bl_arena_alloc(r->arena, g->n_vals * sizeof *r->value);
+    for (bl_val v = 1; r->value && v < g->n_vals; v++) {
+        const struct bl_value *val = &g->vals[v];
+        if (val->origin == BL_PARAM)
+            continue;
+        const bool given = val->origin == BL_WEIGHT && weights && val->type != BL_F32;
+        r->value[v] = given ? weights : bl_arena_alloc(r->arena, (size_t)bl_value_bytes(val) + 64);
+        if (!r->value[v])
+            return bl_fail(BL_ENOMEM, "probe: out of memory");
+        if (!given && val->type == BL_F32)
+            fill_floats(r->value[v], bl_value_bytes(val) / sizeof(float));
+    }
+    return r->value ? BL_OK : bl_fail(BL_ENOMEM, "probe: out of memory");
+}
+
+/* One sequence whose n_tok tokens follow each other. */
+static enum bl_status make_params(struct bl_rig *r, uint32_t n_tok)
+{
+    const size_t bytes =
+        sizeof(struct bl_params) + 16 * (size_t)n_tok + sizeof(struct bl_seq_params);
+    BL_TRY(r->dev->ops->mem_alloc(r->dev, bytes, true, &r->params));
+    struct bl_params *p = r->params.host;
+    if (!p)
+        return bl_fail(BL_EUNAVAILABLE, "probe: %s has no memory that the host can write",
+                       r->dev->name);
+    *p = (struct bl_params){.n_tok = n_tok, .n_seq = 1, .n_out = n_tok, .n_bytes = (uint32_t)bytes};
+    p->token_off = sizeof *p;
+    p->pos_off = p->token_off + 4 * n_tok;
+    p->seq_off = p->pos_off + 4 * n_tok;
+    p->out_off = p->seq_off + 4 * n_tok;
+    p->table_off = p->out_off + 4 * n_tok;
+    for (uint32_t t = 0; t < n_tok; t++) {
+        BL_PARAMS_ARRAY(int32_t, p, p->token_off)[t] = 0;
+        BL_PARAMS_ARRAY(uint32_t, p, p->pos_off)[t] = t;
+        BL_PARAMS_ARRAY(uint32_t, p, p->seq_off)[t] = 0;
+        BL_PARAMS_ARRAY(uint32_t, p, p->out_off)[t] = t;
+    }
+    *BL_PARAMS_ARRAY(struct bl_seq_params, p, p->table_off) = (struct bl_seq_params){n_tok, 0};
+    return BL_OK;
+}
+
+static enum bl_status bind_nodes(struct bl_rig *r)
+{
+    enum { MOST_SOURCES = 16 };
+    const struct bl_graph *g = &r->graph;
+    const uint32_t n = g->n_nodes - r->first;
+    r->bound = bl_arena_alloc(r->arena, n * sizeof *r->bound);
+    r->addr = bl_arena_alloc(r->arena, (size_t)n * (MOST_SOURCES + 2) * sizeof *r->addr);
+    if (!r->bound || !r->addr)
+        return bl_fail(BL_ENOMEM, "probe: out of memory");
+    for (uint32_t i = 0; i < n; i++) {
+        const struct bl_node *node = &g->nodes[r->first + i];
+        uint64_t *src = r->addr + (size_t)i * (MOST_SOURCES + 2), *dst = src + MOST_SOURCES;
+        r->bound[i] = (struct bl_bound){node, src, dst};
+        for (unsigned s = 0; s < node->n_src && s < MOST_SOURCES; s++)
+            src[s] = (uintptr_t)r->value[bl_node_src(g, node, s)];
+        for (unsigned d = 0; d < node->n_dst; d++)
+            dst[d] = (uintptr_t)r->value[node->dst[d]];
+    }
+    return BL_OK;
+}
+
+enum bl_status bl_rig_ready(struct bl_rig *r, void *weights, uint32_t n_tok)
+{
+    uint64_t scratch = 64;
+    BL_TRY(bl_graph_check(&r->graph));
+    BL_TRY(make_values(r, weights));
+    BL_TRY(make_params(r, n_tok));
+    for (uint32_t i = r->first; i < r->graph.n_nodes; i++) {
+        const uint64_t n = r->backend->scratch_bytes(&r->dev->caps, &r->graph, &r->graph.nodes[i]);
+        scratch = n > scratch ? n : scratch;
+    }
+    BL_TRY(r->dev->ops->mem_alloc(r->dev, (size_t)scratch, false, &r->scratch));
+    BL_TRY(bind_nodes(r));
+    return r->dev->ops->segment_build(r->dev, &r->graph, r->bound, r->graph.n_nodes - r->first,
+                                      &r->scratch, &r->params, &r->segment);
+}
+
+enum bl_status bl_rig_run(struct bl_rig *r, uint64_t *ns)
+{
+    struct bl_point p;
+    const uint64_t start = bl_now_ns();
+    BL_TRY(r->dev->ops->segment_run(r->stream, r->segment));
+    BL_TRY(r->dev->ops->signal(r->stream, &p));
+    BL_TRY(r->dev->ops->join(p, patience_ns));
+    *ns = bl_now_ns() - start;
+    return BL_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bl_median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n == 0 ? 0 : n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+enum bl_status bl_rig_time(struct bl_rig *r, uint32_t most, uint64_t budget_ns, double *ns)
+{
+    enum { MOST = 64 };
+    double took[MOST];
+    uint64_t one, sum = 0;
+    uint32_t n = 0;
+    BL_TRY(bl_rig_run(r, &one));
+    do {
+        BL_TRY(bl_rig_run(r, &one));
+        took[n++] = (double)one;
+        sum += one;
+    } while (n < most && n < MOST && sum + sum / n <= budget_ns);
+    *ns = bl_median(took, n);
+    return BL_OK;
+}
