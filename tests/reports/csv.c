@@ -103,6 +103,14 @@ void csv_finish(struct csv *c)
     *c = (struct csv){0};
 }
 
+bool csv_has(const struct csv *c, const char *column)
+{
+    for (size_t i = 0; i < c->n_columns; i++)
+        if (!strcmp(c->cell[i], column))
+            return true;
+    return false;
+}
+
 const char *csv_get(const struct csv *c, size_t row, const char *column)
 {
     for (size_t i = 0; i < c->n_columns; i++)

@@ -20,6 +20,7 @@ struct csv {
 };
 bool csv_read(struct csv *, const char *path);
 void csv_finish(struct csv *);
+bool csv_has(const struct csv *, const char *column);
 /* Of row 0..n_rows-1; "" where there is no such column. */
 const char *csv_get(const struct csv *, size_t row, const char *column);
 double csv_number(const struct csv *, size_t row, const char *column); /* NAN: empty or none */

@@ -47,6 +47,11 @@ static double number_after(const char *text, const char *word)
     return at ? strtod(at + strlen(word), NULL) : 0;
 }
 
+static uint32_t count(double n)
+{
+    return n >= 1 ? (uint32_t)fmin(n, 65536) : 0;
+}
+
 static double either(double a, double b)
 {
     return isfinite(a) && a > 0 ? a : b;
@@ -224,9 +229,9 @@ static void read_threads(struct bl_cost_run *r, const char *threads, double core
         decode = strtod(slash + 2, NULL);
     else if (slash)
         prefill = strtod(slash + 2, NULL);
-    r->decode_team.threads = (uint32_t)decode;
-    r->prefill_team.threads = (uint32_t)prefill;
-    r->cpu.cores = (uint32_t)fmax(cores, 0);
+    r->decode_team.threads = count(decode);
+    r->prefill_team.threads = count(prefill);
+    r->cpu.cores = count(cores);
 }
 
 static void read_cpu(struct report *out, const struct facts *f, size_t row)
@@ -250,7 +255,7 @@ static void read_cpu(struct report *out, const struct facts *f, size_t row)
                    : BL_COST_AVX2;
     r->cpu.clock = clock_of(cpu);
     uint32_t sockets = sockets_of(cpu);
-    uint32_t nodes = (uint32_t)fmax(sockets, number_before(cpu, " NUMA nodes"));
+    uint32_t nodes = count(fmax(sockets, number_before(cpu, " NUMA nodes")));
     double bps = csv_number(c, row, "ram_bw_gbs") * 1e9;
     r->cpu.domain_bps = has(kind, "one ") || has(kind, "single") ? bps : bps / sockets;
     r->cpu.local = has(placement, "mirror") || has(placement, "dual socket copy") ||
@@ -330,7 +335,7 @@ static void read_gpus(struct report *out, const struct facts *f, size_t row)
             *next = 0;
             next += 3;
         }
-        uint32_t n = strtod(part, NULL) >= 1 ? (uint32_t)strtod(part, NULL) : 1;
+        uint32_t n = strtod(part, NULL) >= 1 ? count(strtod(part, NULL)) : 1;
         bool found;
         snprintf(both, sizeof both, "%s %s", part,
                  r->unified ? csv_get(&f->reports, row, "cpu") : "");

@@ -40,7 +40,7 @@ struct check {
 
 static bool scored(const struct check *c, size_t i, enum report_phase p)
 {
-    return isfinite(c->error[p][i]) && !report_unscored(&c->report[i], p);
+    return !isnan(c->error[p][i]) && !report_unscored(&c->report[i], p);
 }
 
 /* ---- summaries ---- */
@@ -284,6 +284,12 @@ static bool open_check(struct check *c, struct options *o)
     if (!csv_read(&c->facts.reports, o->file) || !csv_read(&c->facts.models, o->models) ||
         !csv_read(&c->facts.hardware, o->hardware))
         return false;
+    static const char *const columns[] = {"id", "engine", "model", "tg_tok_s", "pp_tok_s"};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (!csv_has(&c->facts.reports, columns[i])) {
+            fprintf(stderr, "%s: no column %s\n", o->file, columns[i]);
+            return false;
+        }
     c->n = c->facts.reports.n_rows;
     c->report = calloc(c->n + 1, sizeof *c->report);
     c->use = calloc(c->n + 1, sizeof *c->use);
