@@ -126,8 +126,9 @@ static void gather(const struct many_args *a, const struct bl_panel_weight *weig
         const void *x[BL_TILE_TOKENS];
         for (uint32_t p = r.first; p < r.end; p++)
             x[p - r.first] = a->e.x[m] + a->e.order[p] / a->e.n_used * a->e.x_stride[m];
-        weight->kernel->arrange(a->tiles[m] + r.first * token_bytes(weight), r.end - r.first,
-                                weight->k, x);
+        bl_panel_arrange(weight->kernel, weight->act,
+                         a->tiles[m] + w.at->first * token_bytes(weight), w.at->n,
+                         r.first - w.at->first, r.end - r.first, weight->k, x);
     }
 }
 
@@ -172,9 +173,8 @@ static void place_tile(const struct many_args *a, bl_quant_fn *quantize,
             x[p - r.first] = a->vectors + p * vector_bytes;
         }
     }
-    uint8_t *batch = a->e.hq + b->first * a->e.hq_stride;
-    a->down.kernel->arrange(batch + (r.first - b->first) * token_bytes(&a->down), r.end - r.first,
-                            k, x);
+    bl_panel_arrange(a->down.kernel, a->down.act, a->e.hq + b->first * a->e.hq_stride, b->n,
+                     r.first - b->first, r.end - r.first, k, x);
 }
 
 static void place_run(const void *args, const struct bl_cpu_job *job)
@@ -379,7 +379,7 @@ static void place_body(struct many_args *a, const struct sizes *s, uint64_t at)
 static struct bl_panel_weight weight_of(const struct bl_cpu_builder *b, unsigned src)
 {
     const struct bl_value *w = bl_cpu_src(b, src);
-    return bl_panel_weight_of(&b->dev->kernels.panel[w->type], w);
+    return bl_panel_weight_of(&b->dev->kernels, w->type, w);
 }
 
 static struct many_args args_of(struct bl_cpu_builder *b, const struct sizes *s)

@@ -40,8 +40,8 @@ static void arrange_run(const void *args, const struct bl_cpu_job *job)
         const void *x[BL_TILE_TOKENS];
         for (uint32_t t = first; t < end; t++)
             x[t - first] = a->few.x + t * a->few.x_stride + head * a->few.x_head;
-        a->weight.kernel->arrange(a->tiles + head * a->head_bytes + first * token_bytes(a),
-                                  end - first, a->weight.k, x);
+        bl_panel_arrange(a->weight.kernel, a->weight.act, a->tiles + head * a->head_bytes, n_tok,
+                         first, end - first, a->weight.k, x);
     }
 }
 
@@ -100,11 +100,10 @@ static void piece_run(const struct many_args *a, float (*sum)[BL_PANEL_ROWS], fl
         for (uint32_t i = b->first_tile; i < b->end_tile; i++) {
             const uint32_t first = bl_panel_tile_first(x->n_tok, x->n_tiles, i),
                            n_tok = bl_panel_tile_first(x->n_tok, x->n_tiles, i + 1) - first;
-            const float *tile = (const float *)(x->tiles + first * token_bytes(a));
             for (uint32_t r = 0; r < a->few.n; r += BL_PANEL_COLS)
                 kernel->multiply(
                     sum[first - base], panels + ((size_t)row * a->few.n + r * BL_PANEL_ROWS),
-                    tile + (size_t)r * n_tok, n_tok,
+                    x->tiles + bl_panel_tile_at(kernel, x->n_tok, a->few.n, r, first), n_tok,
                     a->few.n - r < BL_PANEL_COLS ? a->few.n - r : BL_PANEL_COLS, r > 0);
         }
         store(a, sum, b, x, piece * PIECE + row);
@@ -181,9 +180,8 @@ static void fill(struct bl_cpu_builder *b, struct many_args *a, uint64_t vectors
 {
     const struct bl_value *w = bl_cpu_src(b, 0);
     const bool transposed = ((const struct bl_heads_attr *)bl_cpu_attr(b))->transposed;
-    const struct bl_panel_kernel *kernel = &b->dev->kernels.panel[panel_type(b->graph, b->node)];
     bl_heads_fill(b, &a->few, vectors);
-    a->weight = bl_panel_weight_of(kernel, w);
+    a->weight = bl_panel_weight_of(&b->dev->kernels, panel_type(b->graph, b->node), w);
     if (transposed) {
         a->weight.k = w->ne[1];
         a->weight.rows = w->ne[0];

@@ -61,7 +61,7 @@ void bl_cpu_matmul_many(struct bl_cpu_builder *b)
     if (!a)
         return;
     a->few = bl_cpu_matmul_of(b, in.vectors);
-    a->weight = bl_panel_weight_of(panel, w);
+    a->weight = bl_panel_weight_of(&b->dev->kernels, w->type, w);
     a->tiles = (const uint8_t *)(uintptr_t)in.tiles.addr;
     a->room = (struct bl_cpu_room *)(uintptr_t)in.own;
     a->counter = bl_cpu_counter_of(b);

@@ -154,10 +154,8 @@ void bl_cpu_reads_operand(struct bl_cpu_builder *b, struct bl_cpu_operand x, uin
 
 struct arrange_args {
     struct quantize_args vectors; /* src NULL: they are there already; k, rows always */
-    bl_arrange_fn *arrange;
+    const struct bl_panel_kernel *kernel;
     uint8_t *dst;
-    size_t token_bytes;
-    uint32_t tokens; /* of a tile */
     struct bl_cpu_counter *counter;
 };
 
@@ -167,7 +165,7 @@ static void arrange_run(const void *args, const struct bl_cpu_job *job)
     const struct arrange_args *a = args;
     const struct quantize_args *v = &a->vectors;
     bl_quant_fn *const quantize = v->src ? bl_cpu_quantizer(job->kernels, v->act) : NULL;
-    const uint32_t n = bl_cpu_n_rows(job, v->rows), n_tiles = bl_panel_tiles(n, a->tokens);
+    const uint32_t n = bl_cpu_n_rows(job, v->rows), n_tiles = bl_panel_tiles(n, a->kernel->tokens);
     const void *x[BL_TILE_TOKENS];
     for (uint32_t i; bl_cpu_claim(a->counter, n_tiles, &i);) {
         const uint32_t first = bl_panel_tile_first(n, n_tiles, i),
@@ -179,7 +177,7 @@ static void arrange_run(const void *args, const struct bl_cpu_job *job)
                          (const float *)(v->src + t * v->src_stride));
             x[t - first] = vector;
         }
-        a->arrange(a->dst + first * a->token_bytes, end - first, v->k, x);
+        bl_panel_arrange(a->kernel, v->act, a->dst, n, first, end - first, v->k, x);
     }
 }
 
@@ -215,10 +213,8 @@ static void emit_arrange(struct bl_cpu_builder *b, unsigned src, uint8_t act,
                                         .k = v.k,
                                         .rows = bl_cpu_rows_of(b, src),
                                         .act = act};
-    a->arrange = p->arrange;
+    a->kernel = p;
     a->dst = (uint8_t *)(uintptr_t)t.at;
-    a->token_bytes = (size_t)bl_cpu_token_bytes(p, v.k);
-    a->tokens = p->tokens;
     a->counter = bl_cpu_counter_of(b);
     if (v.family != BL_CPU_FLOAT)
         bl_cpu_touch(b, v.at, v.bytes, 0, quantize);

@@ -30,6 +30,13 @@ static inline uint64_t bl_cpu_act_bytes(uint64_t k)
 }
 bl_quant_fn *bl_cpu_quantizer(const struct bl_cpu_kernels *, uint8_t act); /* NULL: the law is float */
 
+/* Columns [0, BL_PANEL_COLS) of a vector, in bytes. */
+static inline size_t bl_cpu_step_bytes(uint8_t act)
+{
+    return act == BL_ACT_F32 ? BL_PANEL_COLS * sizeof(float)
+                             : BL_PANEL_COLS / BL_PANEL_STEP * sizeof(struct bl_act_block);
+}
+
 /* Rows of one kernel call: `rows` * 2^n of them, near 16 KiB of weights, the distance that prefetching runs ahead. */
 uint32_t bl_cpu_chunk_rows(uint64_t row_bytes, uint32_t rows);
 
@@ -79,12 +86,25 @@ struct bl_panel_weight {
     const struct bl_panel_kernel *kernel;
     size_t row_bytes, step_bytes; /* of a whole row, of BL_PANEL_COLS columns */
     uint32_t k, rows;
+    uint8_t act; /* what x is */
 };
-struct bl_panel_weight bl_panel_weight_of(const struct bl_panel_kernel *, const struct bl_value *w);
+/* type: whose panels serve */
+struct bl_panel_weight bl_panel_weight_of(const struct bl_cpu_kernels *, enum bl_dtype type, const struct bl_value *w);
 struct bl_panel_tokens {
     const uint8_t *tiles;
     uint32_t n_tok, n_tiles;
 };
+/* Where columns from at on, a multiple of BL_PANEL_COLS, of the tile of tokens first.. begin: tiles lie side by side for
+ * BL_PANEL_COLS columns, then for the next, in the order in which panels meet them. */
+static inline size_t bl_panel_tile_at(const struct bl_panel_kernel *kernel, uint32_t n_tok, uint32_t k, uint32_t at,
+                                      uint32_t first)
+{
+    const uint32_t left = k - at, parts = (uint32_t)bl_act_blocks(left < BL_PANEL_COLS ? left : BL_PANEL_COLS);
+    return ((size_t)at / BL_PANEL_STEP * n_tok + (size_t)parts * first) * kernel->part_bytes;
+}
+/* Arranges the tile of tokens [first, first + n) of n_tok; x[n], which is left changed. */
+void bl_panel_arrange(const struct bl_panel_kernel *, uint8_t act, uint8_t *tiles, uint32_t n_tok, uint32_t first,
+                      uint32_t n, uint32_t k, const void **x);
 /* sum[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL for
  * none, come into the second-level cache. Returns the number of tokens. */
 uint32_t bl_panel_rows(const struct bl_panel_weight *, float (*sum)[BL_PANEL_ROWS], void *panel, const uint8_t *w,

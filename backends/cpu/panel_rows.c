@@ -8,10 +8,11 @@ enum {
     SHARES = 4 /* pieces of work for every thread: the last to end is then late by little */
 };
 
-struct bl_panel_weight bl_panel_weight_of(const struct bl_panel_kernel *kernel,
+struct bl_panel_weight bl_panel_weight_of(const struct bl_cpu_kernels *kernels, enum bl_dtype type,
                                           const struct bl_value *w)
 {
-    return (struct bl_panel_weight){.kernel = kernel,
+    return (struct bl_panel_weight){.kernel = &kernels->panel[type],
+                                    .act = kernels->matmul[type].act,
                                     .row_bytes = (size_t)bl_dtype_row_bytes(w->type, w->ne[0]),
                                     .step_bytes =
                                         (size_t)bl_dtype_row_bytes(w->type, BL_PANEL_COLS),
@@ -46,6 +47,18 @@ static void fetch(struct ahead *a)
     a->at += n;
 }
 
+void bl_panel_arrange(const struct bl_panel_kernel *kernel, uint8_t act, uint8_t *tiles,
+                      uint32_t n_tok, uint32_t first, uint32_t n, uint32_t k, const void **x)
+{
+    const size_t step_bytes = bl_cpu_step_bytes(act);
+    for (uint32_t at = 0; at < k; at += BL_PANEL_COLS) {
+        const uint32_t left = k - at, n_cols = left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
+        for (uint32_t t = 0; t < n && at; t++)
+            x[t] = (const uint8_t *)x[t] + step_bytes;
+        kernel->arrange(tiles + bl_panel_tile_at(kernel, n_tok, k, at, first), n, n_cols, x);
+    }
+}
+
 uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_ROWS], void *panel,
                        const uint8_t *w, uint32_t row, const struct bl_panel_tokens *x,
                        uint32_t from, uint32_t to, const uint8_t *next)
@@ -53,20 +66,20 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
     const struct bl_panel_kernel *kernel = m->kernel;
     const uint32_t n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS;
     const uint32_t n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS;
-    const size_t token_bytes = (size_t)bl_cpu_token_bytes(kernel, m->k);
     const uint32_t base = first_of(x, from);
     struct ahead ahead = ahead_of(next, n_rows * m->row_bytes, n_steps * (to - from));
     w += row * m->row_bytes;
     for (uint32_t s = 0; s < n_steps; s++) {
         const uint32_t left = m->k - s * BL_PANEL_COLS,
                        n_cols = left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
-        const size_t part = (size_t)s * (BL_PANEL_COLS / BL_PANEL_STEP) * kernel->part_bytes;
         kernel->pack(panel, n_rows, n_cols, w + s * m->step_bytes, m->row_bytes);
         for (uint32_t i = from; i < to; i++) {
             const uint32_t first = first_of(x, i), n = first_of(x, i + 1) - first;
             fetch(&ahead);
-            kernel->multiply(sum[first - base], panel, x->tiles + first * token_bytes + part * n, n,
-                             n_cols, s > 0);
+            kernel->multiply(sum[first - base], panel,
+                             x->tiles +
+                                 bl_panel_tile_at(kernel, x->n_tok, m->k, s * BL_PANEL_COLS, first),
+                             n, n_cols, s > 0);
         }
     }
     return first_of(x, to) - base;
