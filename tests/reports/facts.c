@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "facts.h"
+#include "facts_text.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Rows of the collection that its README explains by what the model does not describe: paging,
@@ -18,44 +17,6 @@ static const char *const outliers[] = {
     "cpu-x86-1s-008", "cpu-x86-1s-009", "cpu-x86-1s-010", "cpu-x86-1s-011", "cpu-x86-1s-012",
     "gpu1-cpu-054",   "cpu-arm-045",    "cpu-arm-048",    "gpu1-cpu-080",
 };
-
-static bool has(const char *text, const char *word)
-{
-    return strstr(text, word) != NULL;
-}
-
-/* The number before or after a word; 0: none. */
-static double number_before(const char *text, const char *word)
-{
-    const char *at = strstr(text, word);
-    if (!at)
-        return 0;
-    while (at > text && at[-1] == ' ')
-        at--;
-    while (at > text && (isdigit((unsigned char)at[-1]) || at[-1] == '.' || at[-1] == ','))
-        at--;
-    double v = 0;
-    for (; isdigit((unsigned char)*at) || *at == ','; at++)
-        if (*at != ',')
-            v = v * 10 + (*at - '0');
-    return v;
-}
-
-static double number_after(const char *text, const char *word)
-{
-    const char *at = strstr(text, word);
-    return at ? strtod(at + strlen(word), NULL) : 0;
-}
-
-static uint32_t count(double n)
-{
-    return n >= 1 ? (uint32_t)fmin(n, 65536) : 0;
-}
-
-static double either(double a, double b)
-{
-    return isfinite(a) && a > 0 ? a : b;
-}
 
 /* ---- model ---- */
 
@@ -171,196 +132,6 @@ static void read_cache(struct bl_cost_run *r, const struct csv *m, size_t i, con
     r->state_bytes = either(csv_number(m, i, "state_bytes_f32"), 0) * 2;
 }
 
-/* ---- devices ---- */
-
-static bool find_cpu(const struct facts *f, const char *cpu, size_t *row)
-{
-    for (size_t i = 0; i < f->hardware.n_rows; i++)
-        if (*cpu && !strncmp(csv_get(&f->hardware, i, "kind"), "CPU", 3) &&
-            !strcmp(csv_get(&f->hardware, i, "device"), cpu)) {
-            *row = i;
-            return true;
-        }
-    return false;
-}
-
-static enum bl_cost_isa isa_of(const char *isa, double ops)
-{
-    if (has(isa, "AMX INT8"))
-        return BL_COST_AMX;
-    if (has(isa, "Apple"))
-        return BL_COST_APPLE;
-    if (has(isa, "Neoverse") || has(isa, "Armv8"))
-        return BL_COST_NEON;
-    if (has(isa, "without VNNI"))
-        return BL_COST_AVX512;
-    if (has(isa, "AVX-512"))
-        return ops >= 256 ? BL_COST_WIDE : BL_COST_VNNI;
-    return BL_COST_AVX2;
-}
-
-static bool few_channels(const char *cpu)
-{
-    return has(cpu, "Ryzen") || has(cpu, "Core") || has(cpu, "i7-") || has(cpu, "i9-") ||
-           has(cpu, "4344P") || has(cpu, "desktop");
-}
-
-static double clock_of(const char *cpu)
-{
-    if (has(cpu, "Threadripper") || has(cpu, "W5-") || has(cpu, "i9-7980XE"))
-        return 1.2;
-    return few_channels(cpu) ? 1.4 : 1;
-}
-
-static uint32_t sockets_of(const char *cpu)
-{
-    double n = strtod(cpu, NULL);
-    if (n >= 2 && n <= 8 && strstr(cpu, "x ") && strstr(cpu, "x ") - cpu <= 2)
-        return (uint32_t)n;
-    return has(cpu, "dual-socket") ? 2 : 1;
-}
-
-static void read_threads(struct bl_cost_run *r, const char *threads, double cores)
-{
-    double decode, prefill, a = strtod(threads, NULL);
-    decode = prefill = a > 0 ? a : cores;
-    const char *slash = strstr(threads, "/ ");
-    if (slash && has(threads, "tg"))
-        decode = strtod(slash + 2, NULL);
-    else if (slash)
-        prefill = strtod(slash + 2, NULL);
-    r->decode_team.threads = count(decode);
-    r->prefill_team.threads = count(prefill);
-    r->cpu.cores = count(cores);
-}
-
-static void read_cpu(struct report *out, const struct facts *f, size_t row)
-{
-    struct bl_cost_run *r = &out->run;
-    const struct csv *c = &f->reports;
-    const char *cpu = csv_get(c, row, "cpu"), *kind = csv_get(c, row, "ram_bw_kind");
-    const char *placement = csv_get(c, row, "placement"), *used = csv_get(c, row, "cpu_cores_used");
-    size_t hw = 0;
-    bool known = find_cpu(f, cpu, &hw);
-    double cores = either(number_before(cpu, " cores"), number_before(cpu, "-core"));
-    if (!cores && known)
-        cores = either(csv_number(&f->hardware, hw, "cores"), 0);
-    if (!has(used, "pp") && !has(used, "decode"))
-        cores = either(cores, strtod(used, NULL));
-    if (has(used, "VM,"))
-        cores = strtod(used, NULL);
-    read_threads(r, csv_get(c, row, "threads"), either(cores, 16));
-    r->isa = known ? isa_of(csv_get(&f->hardware, hw, "isa"),
-                            csv_number(&f->hardware, hw, "int8_ops_per_core_cycle"))
-                   : BL_COST_AVX2;
-    r->cpu.clock = clock_of(cpu);
-    uint32_t sockets = sockets_of(cpu);
-    uint32_t nodes = count(fmax(sockets, number_before(cpu, " NUMA nodes")));
-    double bps = csv_number(c, row, "ram_bw_gbs") * 1e9;
-    r->cpu.domain_bps = has(kind, "one ") || has(kind, "single") ? bps : bps / sockets;
-    r->cpu.local = has(placement, "mirror") || has(placement, "dual socket copy") ||
-                   has(placement, "sharded") || has(placement, "NUMA tuned");
-    r->decode_team.domains =
-        has(placement, "on one node") || has(placement, "numactl -N") ? 1 : nodes;
-    r->prefill_team.domains = has(placement, "numactl -N") ? 1 : nodes;
-    r->figure = has(kind, "theoretical")
-                    ? few_channels(cpu) ? BL_COST_RATED_FEW : BL_COST_RATED_MANY
-                    : BL_COST_MEASURED;
-}
-
-/* Words of a device's name, less sizes and marks that reports leave out, that all occur in the
- * text. */
-static int match(const char *device, const char *text)
-{
-    char word[32];
-    int n = 0, used = 0;
-    for (const char *at = device; *at && *at != '('; at += used) {
-        if (sscanf(at, " %31[^ (]%n", word, &used) != 1)
-            break;
-        size_t len = strlen(word);
-        bool size = len > 2 && !strcmp(word + len - 2, "GB");
-        bool mark = size || !strcmp(word, "Blackwell") || !strcmp(word, "/") ||
-                    !strcmp(word, "AI") || !strcmp(word, "NVIDIA");
-        if (has(text, word))
-            n += mark ? 1 : 8;
-        else if (!mark)
-            return 0;
-    }
-    const char *cores = strchr(device, '(');
-    if (cores && has(cores, "-core GPU")) {
-        char want[16];
-        snprintf(want, sizeof want, "%.0fc", number_before(cores, "-core GPU"));
-        n += has(text, want) ? 2 : 0;
-    }
-    return n;
-}
-
-static size_t find_gpu(const struct facts *f, const char *text, bool *found)
-{
-    int best = 7;
-    size_t row = 0;
-    for (size_t i = 0; i < f->hardware.n_rows; i++) {
-        const char *kind = csv_get(&f->hardware, i, "kind");
-        int n = !strcmp(kind, "GPU") || !strcmp(kind, "APU")
-                    ? match(csv_get(&f->hardware, i, "device"), text)
-                    : 0;
-        if (n > best) {
-            best = n;
-            row = i;
-        }
-    }
-    *found = best > 7;
-    return row;
-}
-
-static double link_of(const char *pcie)
-{
-    double generation = number_after(pcie, "gen"), lanes = number_after(pcie, " x");
-    double full = generation >= 5 ? 50e9 : generation >= 4 ? 25e9 : generation >= 3 ? 12e9 : 0;
-    return full * (lanes > 0 ? lanes / 16 : 1);
-}
-
-/* "2x A 24GB + 1x B 48GB", with "936|1008" for the bandwidths of the cards. */
-static void read_gpus(struct report *out, const struct facts *f, size_t row)
-{
-    struct bl_cost_run *r = &out->run;
-    const char *bps = csv_get(&f->reports, row, "gpu_bw_gbs_each"),
-               *pcie = csv_get(&f->reports, row, "pcie");
-    char text[192], both[320];
-    snprintf(text, sizeof text, "%s", csv_get(&f->reports, row, "gpus"));
-    double sizes = 0, last = 0;
-    for (char *part = text, *next; part && *part; part = next) {
-        next = strstr(part, " + ");
-        if (next) {
-            *next = 0;
-            next += 3;
-        }
-        uint32_t n = strtod(part, NULL) >= 1 ? count(strtod(part, NULL)) : 1;
-        bool found;
-        snprintf(both, sizeof both, "%s %s", part,
-                 r->unified ? csv_get(&f->reports, row, "cpu") : "");
-        size_t hw = find_gpu(f, both, &found);
-        for (uint32_t i = 0; i < n && r->n_gpus < FACTS_GPUS; i++) {
-            struct bl_cost_gpu *g = &out->gpu[r->n_gpus++];
-            char *end;
-            double v = strtod(bps, &end);
-            last = end > bps ? v : last;
-            bps = *end == '|' ? end + 1 : end;
-            g->bps = last * 1e9;
-            double tflops = found ? csv_number(&f->hardware, hw, "fp16_dense_tflops") : NAN;
-            g->macs_per_s =
-                either(tflops, last * (r->backend == BL_COST_METAL ? 0.033 : 0.23)) / 2 * 1e12;
-            g->link_bps =
-                either(link_of(pcie), found ? link_of(csv_get(&f->hardware, hw, "pcie")) : 0);
-            g->link_bps = either(g->link_bps, 25e9);
-            g->share = either(number_before(part, "GB"), 24);
-            sizes += g->share;
-        }
-    }
-    for (uint32_t i = 0; i < r->n_gpus; i++)
-        out->gpu[i].share /= sizes;
-}
-
 /* ---- the run ---- */
 
 static bool read_engine(struct bl_cost_run *r, const char *e)
@@ -433,12 +204,7 @@ static void read_loads(struct bl_cost_run *r, const struct facts *f, size_t row,
 static void name_machine(struct report *out, const char *cpu, const char *gpus)
 {
     const char *from = *cpu && *cpu != '(' && !has(cpu, "host") ? cpu : *gpus ? gpus : cpu;
-    const char *x = strstr(from, "x ");
-    if (x && x - from <= 2 && isdigit((unsigned char)*from))
-        from = x + 2;
-    size_t n = strcspn(from, "(,");
-    while (n > 0 && from[n - 1] == ' ')
-        n--;
+    size_t n = chip_name(&from);
     snprintf(out->machine, sizeof out->machine, "%.*s", (int)(n ? n : strlen(from)), from);
 }
 
@@ -501,9 +267,9 @@ void report_read(struct report *out, const struct facts *f, size_t row)
     read_backend(r, csv_get(c, row, "backend"), csv_get(c, row, "pcie"), csv_get(c, row, "gpus"));
     name_machine(out, csv_get(c, row, "cpu"), csv_get(c, row, "gpus"));
     name_class(out);
-    read_cpu(out, f, row);
+    report_read_cpu(out, f, row);
     if (r->backend != BL_COST_CPU)
-        read_gpus(out, f, row);
+        report_read_gpus(out, f, row);
     read_step(r, c, row);
     const char *placement = csv_get(c, row, "placement"), *quant = csv_get(c, row, "quant");
     r->repacked =

@@ -180,6 +180,7 @@ static void test_crossings_and_links(void **state)
     assert_between(bl_cost_cross_ns(&table, &k), 20e3, 300e3);
     assert_between(bl_cost_hop_ns(&table, &k), 20e3, 500e3);
     double ns = bl_cost_link_ns(&table, &k, 25e9, 1e9);
+    assert_between(ns, 40e6, 60e6);
     assert_near(bl_cost_link_ns(&table, &k, 12.5e9, 1e9), 2 * ns);
     assert_near(bl_cost_link_ns(&table, &k, 25e9, 2e9), 2 * ns);
 }
@@ -402,6 +403,15 @@ static void test_two_sockets_with_twice_the_bandwidth_are_slower(void **state)
     }
 }
 
+static void test_index_is_paid_on_cpus_too(void **state)
+{
+    (void)state;
+    struct bl_cost_run r = v4_on_cpu(BL_COST_WIDE, 406e9, 80, 1);
+    double near = decode_ns(&r);
+    r.depth += 100000;
+    assert_near(decode_ns(&r) - near, 100000 * table.value[BL_COST_C_INDEX_CPU]);
+}
+
 static void test_threads_over_two_nodes_are_slower_than_half_on_one(void **state)
 {
     (void)state;
@@ -437,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_streaming_pays_from_some_ubatch_on),
         cmocka_unit_test(test_prefill_by_streaming_grows_with_the_ubatch),
         cmocka_unit_test(test_intervals),
+        cmocka_unit_test(test_index_is_paid_on_cpus_too),
         cmocka_unit_test(test_two_sockets_with_twice_the_bandwidth_are_slower),
         cmocka_unit_test(test_threads_over_two_nodes_are_slower_than_half_on_one),
     };
