@@ -29,7 +29,8 @@ void bl_file_will_need(struct bl_file *, uint64_t off, uint64_t bytes);
 /* Exactly `bytes` from `off`; short files are BL_EIO. Large reads, no page-cache games. */
 enum bl_status bl_file_read(struct bl_file *, uint64_t off, uint64_t bytes, void *dst);
 
-/* A file that appears whole or not at all: its bytes go to one beside it, which takes its name at commit. */
+/* A file that appears whole or not at all: its bytes go to PATH.ballast-partial, locked, which takes its name at commit.
+ * What a killed writer left there the next one takes over. */
 struct bl_file_out {
     int fd;
     char *path, *partial;

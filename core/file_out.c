@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -25,16 +26,49 @@ static enum bl_status check_target(const struct bl_file_out *o)
     return BL_OK;
 }
 
-/* A new file, never one that is there: it may belong to another writer. */
+static bool is_still_at(int fd, const char *name)
+{
+    struct stat ours, there;
+    return !fstat(fd, &ours) && !lstat(name, &there) && S_ISREG(ours.st_mode) &&
+           ours.st_nlink == 1 && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+/* What a writer left that was killed: nobody holds its lock. One who lives keeps it until his file
+ * has its own name or is gone, so that a lock on what the name still means is a lock on a leftover.
+ */
+static int take_over(const char *name)
+{
+    int fd = open(name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && is_still_at(fd, name) && !ftruncate(fd, 0))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    errno = EEXIST;
+    return -1;
+}
+
+/* -1 with EEXIST: another writer has it. Where the system knows no locks nothing is taken over. */
+static int open_one(const char *name)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return errno == EEXIST ? take_over(name) : -1;
+    if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK)
+        return fd;
+    close(fd); /* someone was faster and took it for a leftover */
+    errno = EEXIST;
+    return -1;
+}
+
 static enum bl_status open_partial(struct bl_file_out *o)
 {
-    size_t n = strlen(o->path) + sizeof ".partial.99";
+    size_t n = strlen(o->path) + sizeof ".ballast-partial.99";
     char *name = bl_calloc(n, 1);
     if (!name)
         return bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(o->path));
     for (int i = 0; i < PARTIAL_TRIES && o->fd < 0; i++) {
-        snprintf(name, n, i ? "%s.partial.%d" : "%s.partial", o->path, i);
-        o->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        snprintf(name, n, i ? "%s.ballast-partial.%d" : "%s.ballast-partial", o->path, i);
+        o->fd = open_one(name);
         if (o->fd < 0 && errno != EEXIST && errno != EINTR)
             break;
     }
@@ -87,15 +121,13 @@ enum bl_status bl_file_out_write(struct bl_file_out *o, const void *bytes, uint6
 
 enum bl_status bl_file_out_commit(struct bl_file_out *o)
 {
-    int fd = o->fd;
-    if (fsync(fd))
+    if (fsync(o->fd))
         return bl_fail(BL_EIO, "%s: cannot sync: %s", bl_path_tail(o->path), strerror(errno));
-    o->fd = -1;
-    if (close(fd))
-        return bl_fail(BL_EIO, "%s: cannot close: %s", bl_path_tail(o->path), strerror(errno));
-    if (rename(o->partial, o->path))
+    if (rename(o->partial, o->path)) /* before close, which gives up the lock */
         return bl_fail(BL_EIO, "%s: cannot rename %s to it: %s", bl_path_tail(o->path),
                        bl_path_tail(o->partial), strerror(errno));
+    close(o->fd); /* fsync has said all there is to say */
+    o->fd = -1;
     free(o->partial);
     o->partial = NULL; /* nothing left to remove */
     return BL_OK;
@@ -105,10 +137,10 @@ void bl_file_out_abandon(struct bl_file_out *o)
 {
     if (!o->path)
         return;
+    if (o->partial)
+        unlink(o->partial); /* before close, which gives up the lock */
     if (o->fd >= 0)
         close(o->fd);
-    if (o->partial)
-        unlink(o->partial);
     free(o->partial);
     free(o->path);
     *o = (struct bl_file_out){.fd = -1};

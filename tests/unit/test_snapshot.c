@@ -2,6 +2,7 @@
 /* Sessions forked, rewound, saved and restored, in any order, against sessions that were fed the
  * same tokens and nothing else; and files that are not what they should be. */
 #include "engine_rig.h"
+#include "file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -606,11 +607,58 @@ static void a_failed_save_leaves_the_old_file(void **state)
     assert_int_equal(bl_session_save(v.s, folder), BL_EINVAL);
     good(bl_session_fork(&s, v.s));
     good(bl_session_save(s, in_folder("good")));
-    assert_int_not_equal(access(in_folder("good.partial"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("good.ballast-partial"), F_OK), 0);
     unsigned char *now = read_whole(in_folder("good"), &n);
     assert_true(n > v.n);
     free(now);
     bl_session_destroy(s);
+    close_victim(&v);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    write_whole(path, text, strlen(text));
+}
+
+static bool begins_with(const char *path, const char *text)
+{
+    size_t n;
+    unsigned char *bytes = read_whole(path, &n);
+    bool same = n >= strlen(text) && !memcmp(bytes, text, strlen(text));
+    free(bytes);
+    return same;
+}
+
+/* Of a killed writer, however often: the next one takes its file. Not of one that lives, and not
+ * what has another name too. */
+static void only_leftovers_are_written_over(void **state)
+{
+    (void)state;
+    struct bl_options opt = options();
+    struct victim v = victim_of("llama-f32", &opt);
+    struct bl_file_out living;
+    char partial[PATH_BYTES], kept[PATH_BYTES], path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/left", folder);
+    snprintf(partial, sizeof partial, "%s/left.ballast-partial", folder);
+    snprintf(kept, sizeof kept, "%s/kept", folder);
+    write_text(partial, "of a writer who was killed");
+    good(bl_session_save(v.s, path));
+    assert_true(begins_with(path, "blstate"));
+    assert_int_not_equal(access(partial, F_OK), 0);
+
+    good(bl_file_out_create(&living, path));
+    good(bl_file_out_write(&living, "alive", 5));
+    good(bl_session_save(v.s, path));
+    assert_true(begins_with(path, "blstate"));
+    assert_true(begins_with(partial, "alive"));
+    good(bl_file_out_commit(&living));
+    bl_file_out_abandon(&living);
+    assert_true(begins_with(path, "alive"));
+
+    write_text(kept, "of someone else");
+    assert_int_equal(link(kept, partial), 0);
+    good(bl_session_save(v.s, path));
+    assert_true(begins_with(kept, "of someone else"));
     close_victim(&v);
 }
 
@@ -628,6 +676,7 @@ int main(void)
         cmocka_unit_test(counts_are_checked),
         cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(a_failed_save_leaves_the_old_file),
+        cmocka_unit_test(only_leftovers_are_written_over),
     };
     return cmocka_run_group_tests_name("snapshot", tests, enter_folder, leave_folder);
 }
