@@ -17,12 +17,14 @@
 
 enum subject_kind {
     DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
-    SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK, TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM
+    SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK,
+    TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM,
+    ROW_SCORES, ROW_SUM
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
     enum subject_kind kind;
-    enum bl_dtype type; /* of DOT, PANEL, QK, PV, TILE_KEYS, TILE_VALUES */
+    enum bl_dtype type; /* of DOT, PANEL, QK, PV, TILE_KEYS, TILE_VALUES, ROW_* */
     void (*fn)(void);   /* for comparing entries, never called */
 };
 enum { MAX_SUBJECTS = 4 * BL_N_DTYPES + 64 };
@@ -38,7 +40,7 @@ struct shape {
     uint32_t k;     /* elements of a row or vector */
     uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state; queries of a tile */
     uint32_t pad;   /* bytes between rows */
-    uint32_t place; /* DOT: what `next` is; PANEL: tokens; TILE_SUM: keys - 1; vectors: 1 = the output is the first input */
+    uint32_t place; /* DOT: what `next` is; PANEL: tokens; TILE_SUM, ROW_*: keys - 1; vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
 };
 struct memory; /* guarded regions */
@@ -105,7 +107,7 @@ struct bench_options {
 void bench_header(const struct bench_options *);
 void bench_subject(struct context *, const struct subject *, const struct bench_options *);
 /* Prompts and single tokens at a depth, by tiles and by single queries in turns. */
-void bench_attention(struct context *, unsigned flags);
+void bench_attention(struct context *, unsigned flags, bool prompts, bool decode);
 /* Prints, for rows of 2048 and 4096: percent of bench_peak for 8, 16, 32, 64, 128, 512 and 2048 tokens, packing
  * included; of two full tiles without packing; packing in tokens and arranging in rows that the peak would do in that
  * time; the least tokens for which panels, all included, take less time than dots. */
