@@ -231,10 +231,14 @@ static void find_keys(const struct bl_cpu_attention_args *a, struct source *s, s
     keys->k = (p.groups ? a->rows : a->k) + s->kv * a->k_head_bytes;
     keys->v = (p.groups ? a->rows : a->v) + s->kv * a->v_head_bytes;
     bl_attend_find(a, s->view, p, keys->k_off + lane, keys->v_off + lane);
-    for (uint32_t j = 0; j < lane; j++)
+    for (uint32_t j = 0; j < lane; j++) {
         keys->k_off[j] = keys->k_off[lane];
-    for (uint32_t j = keys->end; j < BL_TILE_KEYS; j++)
+        keys->v_off[j] = keys->v_off[lane];
+    }
+    for (uint32_t j = keys->end; j < BL_TILE_KEYS; j++) {
         keys->k_off[j] = keys->k_off[keys->end - 1];
+        keys->v_off[j] = keys->v_off[keys->end - 1];
+    }
     s->part.first += p.n;
     s->part.n -= p.n;
 }
@@ -337,6 +341,35 @@ static float *score_of(const struct meeting *m, uint32_t i)
     return m->w->score + i * BL_TILE_ROWS * BL_TILE_KEYS;
 }
 
+/* Rows of keys in hand from lane `from` on, where they lie; `ask`: those of the next as well. */
+static struct bl_tile_source rows_from(const struct meeting *m, struct span lanes, bool values,
+                                       bool ask)
+{
+    const struct keys *k = &m->w->keys[0], *next = &m->w->keys[1];
+    struct bl_tile_source s = {.n_keys = lanes.end - lanes.first};
+    s.base = values ? k->v : k->k;
+    s.row = (values ? k->v_off : k->k_off) + lanes.first;
+    if (ask && next->first < next->end && !(values && next->v == next->k)) {
+        s.next_base = values ? next->v : next->k;
+        s.next = (values ? next->v_off : next->k_off) + lanes.first;
+    }
+    return s;
+}
+
+static void score_rows(const struct meeting *m)
+{
+    bool ask = m->decode;
+    for (uint32_t i = 0; i < m->n_tiles; i++) {
+        const struct span seen = m->seen[i];
+        if (seen.first >= seen.end)
+            continue;
+        const struct bl_tile_source s = rows_from(m, seen, false, ask);
+        m->a->row_scores(m->a->at.dk, rows_of_tile(m, i), score_of(m, i) + seen.first,
+                         m->w->q + (size_t)(m->first_tile + i) * BL_TILE_ROWS * m->a->at.dk, &s);
+        ask = false;
+    }
+}
+
 static void score_panel(const struct meeting *m, uint32_t from)
 {
     const struct bl_cpu_attention_args *a = m->a;
@@ -369,14 +402,77 @@ static float *value_of(const struct meeting *m, uint32_t lane)
            (size_t)(m->once ? lane % BL_TILE_PANEL : lane) * bl_tile_padded(m->a->at.dv);
 }
 
-static void sum_tile(const struct meeting *m, uint32_t i, struct span lanes, bl_tile_ahead *ahead)
+/* Lanes that all of some rows of a tile see. */
+struct stretch {
+    uint32_t row, n_rows;
+    struct span lanes;
+};
+
+static void sum_stretch(const struct meeting *m, uint32_t i, const struct stretch *s,
+                        bl_tile_ahead *ahead, bool ask)
 {
-    const uint32_t dv = m->a->at.dv, tile = m->first_tile + i;
-    const size_t width = bl_tile_padded(dv);
-    m->kernel->sum(dv, rows_of_tile(m, i), lanes.end - lanes.first,
-                   m->w->acc + tile * BL_TILE_ROWS * width, score_of(m, i) + lanes.first,
-                   value_of(m, lanes.first),
-                   lanes.first == m->seen[i].first ? m->w->tile[tile].keep : NULL, ahead);
+    const uint32_t dv = m->a->at.dv, tile = m->first_tile + i, from = s->lanes.first;
+    const struct bl_tile *t = &m->w->tile[tile];
+    float *acc = m->w->acc + ((size_t)tile * BL_TILE_ROWS + s->row) * bl_tile_padded(dv);
+    const float *weight = score_of(m, i) + (size_t)s->row * BL_TILE_KEYS + from;
+    const float *keep = t->first[s->row] == from ? t->keep + s->row : NULL;
+    if (m->a->row_sum) {
+        const struct bl_tile_source rows = rows_from(m, s->lanes, true, ask);
+        m->a->row_sum(dv, s->n_rows, acc, weight, keep, &rows);
+    } else {
+        m->kernel->sum(dv, s->n_rows, s->lanes.end - from, acc, weight, value_of(m, from), keep,
+                       ahead);
+    }
+}
+
+static bool sees(const struct bl_tile *t, uint32_t row, uint32_t lane)
+{
+    return t->first[row] <= lane && lane < t->end[row];
+}
+
+/* The first lane behind `from`, before `end`, where some row begins or ends to see. */
+static uint32_t next_edge(const struct bl_tile *t, uint32_t n, uint32_t from, uint32_t end)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        if (t->first[r] > from && t->first[r] < end)
+            end = t->first[r];
+        if (t->end[r] > from && t->end[r] < end)
+            end = t->end[r];
+    }
+    return end;
+}
+
+/* Rows meet only what they see: zero times a value that is no number would be none. Mostly all rows
+ * see all lanes. */
+static void sum_tile(const struct meeting *m, uint32_t i, struct span lanes, bl_tile_ahead *ahead,
+                     bool ask)
+{
+    const struct bl_tile *t = &m->w->tile[m->first_tile + i];
+    const uint32_t n = rows_of_tile(m, i);
+    for (uint32_t from = lanes.first, to; from < lanes.end; from = to) {
+        to = next_edge(t, n, from, lanes.end);
+        for (uint32_t r = 0, end; r < n; r = end) {
+            end = r + 1;
+            if (!sees(t, r, from))
+                continue;
+            while (end < n && sees(t, end, from) &&
+                   (t->first[end] == from) == (t->first[r] == from))
+                end++;
+            sum_stretch(m, i, &(struct stretch){r, end - r, {from, to}}, ahead, ask);
+            ahead = NULL;
+        }
+    }
+}
+
+static void sum_rows(const struct meeting *m)
+{
+    bool ask = m->decode;
+    for (uint32_t i = 0; i < m->n_tiles; i++) {
+        if (m->seen[i].first >= m->seen[i].end)
+            continue;
+        sum_tile(m, i, m->seen[i], NULL, ask);
+        ask = false;
+    }
 }
 
 static void sum_panel(const struct meeting *m, uint32_t from)
@@ -394,7 +490,7 @@ static void sum_panel(const struct meeting *m, uint32_t from)
                                seen.end < from + BL_TILE_PANEL ? seen.end : from + BL_TILE_PANEL};
         if (s.first >= s.end)
             continue;
-        sum_tile(m, i, s, ask ? values_ahead(a, m->w, from, s.end - s.first) : NULL);
+        sum_tile(m, i, s, ask ? values_ahead(a, m->w, from, s.end - s.first) : NULL, false);
         ask = false;
     }
 }
@@ -409,10 +505,14 @@ static void meet_keys(const struct bl_cpu_attention_args *a, const struct bl_cpu
         m.n_tiles = n_tiles - m.first_tile < TILES ? n_tiles - m.first_tile : TILES;
         for (uint32_t i = 0; i < m.n_tiles; i++)
             limit_tile(&m, i);
-        for (uint32_t from = 0; from < BL_TILE_KEYS; from += BL_TILE_PANEL)
+        if (a->row_scores)
+            score_rows(&m);
+        for (uint32_t from = 0; from < BL_TILE_KEYS && !a->row_scores; from += BL_TILE_PANEL)
             score_panel(&m, from);
         weigh(&m);
-        for (uint32_t from = 0; from < BL_TILE_KEYS; from += BL_TILE_PANEL)
+        if (a->row_sum)
+            sum_rows(&m);
+        for (uint32_t from = 0; from < BL_TILE_KEYS && !a->row_sum; from += BL_TILE_PANEL)
             sum_panel(&m, from);
     }
 }

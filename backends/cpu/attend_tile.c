@@ -206,13 +206,15 @@ static void sum(uint32_t dv, uint32_t n, uint32_t n_keys, float *acc, const floa
 
 void bl_scalar_tiles(struct bl_cpu_kernels *kernels)
 {
-    kernels->rows[BL_F32] = (struct bl_rows_kernel){"rows_f32_f32_1__scalar", keys_F32, values_F32};
-    kernels->rows[BL_F16] = (struct bl_rows_kernel){"rows_f16_f32_1__scalar", keys_F16, values_F16};
+    kernels->rows[BL_F32] =
+        (struct bl_rows_kernel){"rows_f32_f32_1__scalar", keys_F32, values_F32, NULL, NULL};
+    kernels->rows[BL_F16] =
+        (struct bl_rows_kernel){"rows_f16_f32_1__scalar", keys_F16, values_F16, NULL, NULL};
     kernels->rows[BL_BF16] =
-        (struct bl_rows_kernel){"rows_bf16_f32_1__scalar", keys_BF16, values_BF16};
+        (struct bl_rows_kernel){"rows_bf16_f32_1__scalar", keys_BF16, values_BF16, NULL, NULL};
     kernels->rows[BL_Q8_0] =
-        (struct bl_rows_kernel){"rows_q8_0_f32_1__scalar", keys_Q8_0, values_Q8_0};
+        (struct bl_rows_kernel){"rows_q8_0_f32_1__scalar", keys_Q8_0, values_Q8_0, NULL, NULL};
     kernels->rows[BL_Q4_0] =
-        (struct bl_rows_kernel){"rows_q4_0_f32_1__scalar", keys_Q4_0, values_Q4_0};
+        (struct bl_rows_kernel){"rows_q4_0_f32_1__scalar", keys_Q4_0, values_Q4_0, NULL, NULL};
     kernels->tile = (struct bl_tile_kernel){"tile_f32_f32_4x8__scalar", scores, weights, sum};
 }

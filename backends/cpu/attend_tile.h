@@ -42,10 +42,24 @@ static inline uint32_t bl_tile_padded(uint32_t dv)
 typedef void bl_tile_keys_fn(uint32_t dk, float *panel, const void *base, const uint64_t *row);
 /* out[n][padded dv] = n rows. */
 typedef void bl_tile_values_fn(uint32_t dv, uint32_t n, float *out, const void *base, const uint64_t *row);
+/* Few queries read rows where they lie: what a copy would cost is more than it saves. Rows are asked for as those in hand
+ * are consumed: `next`, of the same head, as many as are in hand; NULL: none. */
+struct bl_tile_source {
+    const void *base, *next_base;
+    const uint64_t *row, *next; /* [n_keys] */
+    uint32_t n_keys;
+};
+/* score[r][j] = q[r][dk] . row j for r < n, j < n_keys */
+typedef void bl_row_scores_fn(uint32_t dk, uint32_t n, float *score, const float *q, const struct bl_tile_source *);
+/* acc[r][padded dv] = keep[r] * acc[r] + sum over j < n_keys of weight[r][j] * row j; keep NULL: 1 */
+typedef void bl_row_sum_fn(uint32_t dv, uint32_t n, float *acc, const float *weight, const float *keep,
+                           const struct bl_tile_source *);
 struct bl_rows_kernel {
     const char *name;
     bl_tile_keys_fn *keys; /* NULL: type cannot hold K or V, or --exact */
     bl_tile_values_fn *values;
+    bl_row_scores_fn *scores; /* NULL: by way of panels always */
+    bl_row_sum_fn *sum;
 };
 
 /* Cache lines the caller will want next, prefetched one by one while the kernel computes; NULL: none. */

@@ -6,7 +6,8 @@ enum {
     FEW_TOKENS = 4,
     LEAST_SPLIT = 128,      /* keys and values of one head stay in the first-level caches */
     LEAST_TILE_SPLIT = 256, /* merging is a small part of the work */
-    MOST_SPLITS = 64
+    MOST_SPLITS = 64,
+    MOST_HEADS = 16 /* of a key head whose rows are read where they lie: with more, copies pay */
 };
 enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 
@@ -54,6 +55,11 @@ static struct sizes sizes_of(const struct bl_caps *caps, const struct bl_graph *
 
 /* ---- steps ---- */
 
+static bool is_few(const struct bl_value *q)
+{
+    return q->ne[1] <= FEW_TOKENS;
+}
+
 static void fill_groups(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a)
 {
     if (b->node->op != BL_OP_ATTENTION_GROUPS)
@@ -86,6 +92,10 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     a->k_head_bytes = (size_t)bl_dtype_row_bytes(k->type, a->at.dk);
     a->v_head_bytes = k == v ? a->k_head_bytes : (size_t)bl_dtype_row_bytes(v->type, a->at.dv);
     a->group = a->at.n_head / a->at.n_head_kv;
+    if (is_few(bl_cpu_src(b, Q)) && a->group <= MOST_HEADS) {
+        a->row_scores = b->dev->kernels.rows[k->type].scores;
+        a->row_sum = b->dev->kernels.rows[v->type].sum;
+    }
     a->rows_per_seq = k->ne[1];
     a->split = s->split;
     a->tile_rows = s->tile_rows;
@@ -100,11 +110,6 @@ struct form {
 };
 static const struct form single = {bl_cpu_attend_few, bl_cpu_attend_merge, bl_cpu_attend_many},
                          tiled = {bl_cpu_tile_few, bl_cpu_tile_merge, bl_cpu_tile_many};
-
-static bool is_few(const struct bl_value *q)
-{
-    return q->ne[1] <= FEW_TOKENS;
-}
 
 static void attention_emit(struct bl_cpu_builder *b)
 {

@@ -6,9 +6,10 @@
  *           cut into splits at fixed places; each split gives a partial result for a (token, head): its largest score,
  *           the sum of exponentials and the weighted values. Partials are merged in order. Few tokens: threads share
  *           (token, split, heads), a second step merges. Many: a thread takes a block of tokens and merges as it goes.
- *           Both do the same arithmetic, so a token's result depends neither on the number of threads nor on whether it
- *           came alone or in a batch. There are two forms: by tiles of queries (attend_block.c), and for --exact by single
- *           queries (attend.c), in the order in which the specification sums.
+ *           What a token gets depends neither on the number of threads nor on the other tokens, but for one thing: of
+ *           few tokens rows are read where they lie if there are kernels for that, of many by way of panels, and these
+ *           sum in different orders. There are two forms: by tiles of queries (attend_block.c), and for --exact by single
+ *           queries (attend.c), in the order in which the specification sums, whatever the number of tokens.
  * Ownership arguments belong to the segment; addresses in them are borrowed.
  * Units     bytes where the name says so, else rows.
  * Errors    none.
@@ -29,6 +30,8 @@ struct bl_cpu_attention_args {
     bl_pv_fn *pv;
     bl_tile_keys_fn *keys;
     bl_tile_values_fn *values;
+    bl_row_scores_fn *row_scores; /* rows are read where they lie; NULL: in panels */
+    bl_row_sum_fn *row_sum;
     struct bl_cpu_counter *counter;
     size_t k_row_bytes, v_row_bytes, k_head_bytes, v_head_bytes;
     struct bl_attention_attr at;

@@ -114,6 +114,10 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     a->pv = c->now->kv[s->type].pv;
     a->keys = c->now->rows[s->type].keys;
     a->values = c->now->rows[s->type].values;
+    if (s->n_tok == 1 && s->group <= 16) {
+        a->row_scores = c->now->rows[s->type].scores;
+        a->row_sum = c->now->rows[s->type].sum;
+    }
     a->counter = &r->counter;
     a->k_row_bytes = (size_t)bl_dtype_row_bytes(s->type, s->dk * s->n_head_kv);
     a->v_row_bytes =
@@ -213,12 +217,15 @@ static void bench_decode(const struct context *c, const struct attention_shape *
            (double)r->cache_bytes * 1e-9 / tiles, 100 * read / tiles, 100 * read / single);
 }
 
-void bench_attention(struct context *c, unsigned flags)
+void bench_attention(struct context *c, unsigned flags, bool prompts, bool decode)
 {
     c->random = 1;
-    printf("attention, one thread:\n");
+    if (prompts || decode)
+        printf("attention, one thread:\n");
     for (size_t i = 0; i < BL_COUNT(shapes); i++) {
         struct rig r = {0};
+        if (!(shapes[i].depth ? decode : prompts))
+            continue;
         make_rig(c, &shapes[i], &r);
         if (shapes[i].depth)
             bench_decode(c, &shapes[i], &r, flags);

@@ -10,6 +10,8 @@
 /* Sums of products in float on both sides, in the order of the terms; powers within an ulp or two.
  */
 static const double C_SCORE = 6, C_WEIGHT = 4, C_SUM = 6;
+/* Against doubles: additions to a sum that may be far larger round one by one. */
+static const double C_ROW_SUM = 6, C_ROW_SUM_PER_KEY = 0.1;
 
 enum { MAX_K = 576, ALL = BL_TILE_ROWS * BL_TILE_KEYS, MOST = BL_TILE_ROWS * MAX_K };
 
@@ -46,16 +48,15 @@ static bool same_bits(const float *a, const float *b, size_t n)
 /* ---- rows ---- */
 
 static const uint64_t *make_rows(struct context *c, const struct subject *s,
-                                 const struct shape *shape, uint8_t **base)
+                                 const struct shape *shape, uint32_t n, uint8_t **base)
 {
     const size_t bytes = (size_t)bl_dtype_row_bytes(s->type, shape->k), stride = bytes + shape->pad;
-    const uint32_t n = BL_TILE_PANEL;
     const bool from_start = check_random(c) & 1;
     *base = memory_take(c->mem, REGION_W, stride * n - shape->pad, from_start);
     uint64_t *row = memory_take(c->mem, REGION_ROWS, n * sizeof *row, from_start);
     for (uint32_t j = 0; j < n; j++) {
         check_fill_weights(c, s->type, *base + j * stride, shape->k, shape->fill);
-        row[j] = (uint64_t)(j * 5 % n) * stride;
+        row[j] = (uint64_t)(n % 5 ? j * 5 % n : n - 1 - j) * stride;
     }
     return row;
 }
@@ -64,7 +65,7 @@ static bool check_rows(struct context *c, const struct subject *s, const struct 
 {
     static BL_ALIGNED(64) float want[MAX_K * BL_TILE_PANEL];
     uint8_t *base;
-    const uint64_t *row = make_rows(c, s, shape, &base);
+    const uint64_t *row = make_rows(c, s, shape, BL_TILE_PANEL, &base);
     const bool keys = s->kind == TILE_KEYS;
     const uint32_t n = shape->rows * 4 - shape->place % 3;
     const size_t all =
@@ -116,6 +117,97 @@ static bool check_scores(struct context *c, const struct shape *shape)
                              want[r * BL_TILE_KEYS + j], terms, C_SCORE, k * (double)FLT_TRUE_MIN))
                 return false;
         }
+    }
+    return true;
+}
+
+/* ---- rows where they lie ---- */
+
+static struct bl_tile_source take_source(struct context *c, const struct subject *s,
+                                         const struct shape *shape, float *decoded)
+{
+    static uint64_t nobodys[BL_TILE_KEYS]; /* memory: never a fault */
+    uint8_t *base;
+    struct bl_tile_source from = {.n_keys = shape->place + 1};
+    from.row = make_rows(c, s, shape, from.n_keys, &base);
+    from.base = base;
+    for (uint32_t j = 0; j < from.n_keys; j++, decoded += shape->k) {
+        nobodys[j] = 4096 * (uint64_t)j;
+        bl_dtype_decode(s->type, shape->k, decoded, base + from.row[j]);
+    }
+    from.next = shape->place % 2 ? nobodys : NULL;
+    return from;
+}
+
+static bool check_row_scores(struct context *c, const struct subject *s, const struct shape *shape)
+{
+    static float key[MAX_K * BL_TILE_KEYS];
+    static BL_ALIGNED(64) float alone[BL_TILE_KEYS];
+    const uint32_t k = shape->k, n = shape->rows;
+    const struct bl_tile_source from = take_source(c, s, shape, key);
+    float *q = memory_take(c->mem, REGION_X, (size_t)n * k * sizeof *q, check_random(c) & 1);
+    float *got = memory_take(c->mem, REGION_OUT,
+                             ((size_t)(n - 1) * BL_TILE_KEYS + from.n_keys) * sizeof *got,
+                             check_random(c) & 1);
+    check_fill_floats(c, q, n * k, shape->fill);
+    c->now->rows[s->type].scores(k, n, got, q, &from);
+    if (!memory_frame_intact(c->mem, REGION_OUT))
+        return check_fail(c, "wrote beside score[]");
+    for (uint32_t r = 0; r < n; r++) {
+        const float *x = q + (size_t)r * k;
+        c->now->rows[s->type].scores(k, 1, alone, x, &from);
+        if (!same_bits(alone, got + r * BL_TILE_KEYS, from.n_keys))
+            return check_fail(c, "query %u gives other scores alone", r);
+        for (uint32_t j = 0; j < from.n_keys; j++) {
+            double terms = 0, want = 0;
+            for (uint32_t i = 0; i < k; i++) {
+                want += (double)x[i] * (double)key[j * k + i];
+                terms += fabs((double)x[i] * (double)key[j * k + i]);
+            }
+            if (!check_close(c, "score", r * BL_TILE_KEYS + j, (double)got[r * BL_TILE_KEYS + j],
+                             want, terms, C_SCORE, k * (double)FLT_TRUE_MIN))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool check_row_sum(struct context *c, const struct subject *s, const struct shape *shape)
+{
+    static float value[MAX_K * BL_TILE_KEYS];
+    static BL_ALIGNED(64) float first[MOST];
+    const uint32_t k = shape->k, n = shape->rows, width = bl_tile_padded(k);
+    const struct bl_tile_source from = take_source(c, s, shape, value);
+    const bool kept = check_random(c) & 1;
+    float *p =
+        memory_take(c->mem, REGION_X, ((size_t)(n - 1) * BL_TILE_KEYS + from.n_keys) * sizeof *p,
+                    check_random(c) & 1);
+    float *keep = memory_take(c->mem, REGION_Y, n * sizeof *keep, check_random(c) & 1);
+    float *acc = take_aligned(c, REGION_OUT, (size_t)n * width);
+    check_fill_floats(c, p, (n - 1) * BL_TILE_KEYS + from.n_keys, shape->fill);
+    check_fill_floats(c, acc, n * width, FILL_RANDOM);
+    for (uint32_t r = 0; r < n; r++)
+        keep[r] = check_uniform(c, 0, 1);
+    memcpy(first, acc, (size_t)n * width * sizeof *acc);
+    c->now->rows[s->type].sum(k, n, acc, p, kept ? keep : NULL, &from);
+    if (!memory_frame_intact(c->mem, REGION_OUT))
+        return check_fail(c, "wrote beside acc[]");
+    for (uint32_t r = 0; r < n; r++) {
+        float *alone = first + r * width;
+        for (uint32_t i = 0; i < k; i++) {
+            double want = (double)alone[i] * (kept ? (double)keep[r] : 1), terms = fabs(want);
+            for (uint32_t j = 0; j < from.n_keys; j++) {
+                want += (double)p[r * BL_TILE_KEYS + j] * (double)value[j * k + i];
+                terms += fabs((double)p[r * BL_TILE_KEYS + j] * (double)value[j * k + i]);
+            }
+            if (!check_close(c, "acc", r * width + i, (double)acc[r * width + i], want, terms,
+                             C_ROW_SUM + C_ROW_SUM_PER_KEY * from.n_keys,
+                             from.n_keys * (double)FLT_TRUE_MIN))
+                return false;
+        }
+        c->now->rows[s->type].sum(k, 1, alone, p + r * BL_TILE_KEYS, kept ? keep + r : NULL, &from);
+        if (!same_bits(alone, acc + r * width, k))
+            return check_fail(c, "query %u gives another sum alone", r);
     }
     return true;
 }
@@ -241,6 +333,10 @@ bool check_tile(struct context *c, const struct subject *s, const struct shape *
         return check_weights(c, shape);
     case TILE_SUM:
         return check_sums(c, shape);
+    case ROW_SCORES:
+        return check_row_scores(c, s, shape);
+    case ROW_SUM:
+        return check_row_sum(c, s, shape);
     default:
         return check_rows(c, s, shape);
     }

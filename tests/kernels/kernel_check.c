@@ -59,6 +59,9 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         add_subject(out, &n, TILE_KEYS, t, "keys.", k->rows[t].name, (any_fn *)k->rows[t].keys);
         add_subject(out, &n, TILE_VALUES, t, "values.", k->rows[t].name,
                     (any_fn *)k->rows[t].values);
+        add_subject(out, &n, ROW_SCORES, t, "scores.", k->rows[t].name,
+                    (any_fn *)k->rows[t].scores);
+        add_subject(out, &n, ROW_SUM, t, "sum.", k->rows[t].name, (any_fn *)k->rows[t].sum);
     }
     const struct {
         enum subject_kind kind;
@@ -286,8 +289,9 @@ static void run_mask(unsigned mask, struct memory *mem, struct bl_cpu_kernels *t
     for (uint32_t i = 0; i < n; i++)
         if (changed(&now[i], before, *n_before) && name_matches(now[i].name))
             run_subject(&c, &now[i]);
-    if (options.bench && !options.list && name_matches("attention"))
-        bench_attention(&c, mask);
+    if (options.bench && !options.list)
+        bench_attention(&c, mask, name_matches("attention.prompt"),
+                        name_matches("attention.decode"));
     if (!options.list && !options.bench)
         printf("  %llu kernels, %llu cases, %.1f s\n", (unsigned long long)tally.subjects,
                (unsigned long long)tally.cases, seconds() - start);

@@ -1,68 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* AVX2 attention by tiles: keys and values decoded once, up to four queries together. */
-#include "avx2.h"
+#include "avx2_rows.h"
 
 #include <math.h>
 #include <stdbool.h>
 
 enum {
-    LANES = 8,
     ROWS = 4,   /* queries whose sums are in registers together */
     VECTORS = 4 /* of sums of each query, at most */
 };
 
 /* ---- rows ---- */
 
-BL_ALWAYS_INLINE __m256 scaled(const char *block, __m128i bytes)
-{
-    const __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short)bl_load_u16(block)));
-    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), d);
-}
-BL_ALWAYS_INLINE __m128i load_half(const char *p)
-{
-    return _mm_loadl_epi64((const __m128i *)(const void *)p);
-}
-/* Eight codes: the lower nibbles of a block, then the upper ones. */
-BL_ALWAYS_INLINE __m256 load_q4_0(const char *row, uint32_t i)
-{
-    const char *block = row + (size_t)(i / 32) * 18;
-    __m128i v = load_half(block + 2 + i % 16);
-    if (i % 32 >= 16)
-        v = _mm_srli_epi16(v, 4);
-    v = _mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-    return scaled(block, v);
-}
-/* Eight elements of a row. */
-BL_ALWAYS_INLINE __m256 load_row(enum bl_dtype t, const char *row, uint32_t i)
-{
-    const char *block = row + (size_t)(i / 32) * 34;
-    switch (t) {
-    case BL_F32:
-        return _mm256_loadu_ps((const float *)(const void *)row + i);
-    case BL_F16:
-        return _mm256_cvtph_ps(load128(row + 2 * (size_t)i));
-    case BL_BF16:
-        return _mm256_castsi256_ps(
-            _mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(row + 2 * (size_t)i)), 16));
-    case BL_Q8_0:
-        return scaled(block, load_half(block + 2 + i % 32));
-    default:
-        return load_q4_0(row, i);
-    }
-}
-/* The last n < 8 elements of a row of single numbers, zeros behind them. */
-BL_ALWAYS_INLINE __m256 load_last(enum bl_dtype t, const char *row, uint32_t i, uint32_t n)
-{
-    const size_t bytes = t == BL_F32 ? 4 : 2;
-    char tail[32] = {0};
-    memcpy(tail, row + bytes * i, bytes * n);
-    return load_row(t, tail, 0);
-}
-BL_ALWAYS_INLINE __m256 load_some(enum bl_dtype t, const char *row, uint32_t i, uint32_t left)
-{
-    return left >= LANES || t == BL_Q8_0 || t == BL_Q4_0 ? load_row(t, row, i)
-                                                         : load_last(t, row, i, left);
-}
 /* Rows and columns of 8 x 8 change places. */
 BL_ALWAYS_INLINE void transpose(__m256 v[LANES])
 {
@@ -329,10 +278,15 @@ static void sum(uint32_t dv, uint32_t n, uint32_t n_keys, float *acc, const floa
 
 void bl_cpu_avx2_attend(struct bl_cpu_kernels *t)
 {
-    t->rows[BL_F32] = (struct bl_rows_kernel){"rows_f32_f32_8__avx2", keys_f32, values_f32};
-    t->rows[BL_F16] = (struct bl_rows_kernel){"rows_f16_f32_8__avx2", keys_f16, values_f16};
-    t->rows[BL_BF16] = (struct bl_rows_kernel){"rows_bf16_f32_8__avx2", keys_bf16, values_bf16};
-    t->rows[BL_Q8_0] = (struct bl_rows_kernel){"rows_q8_0_f32_8__avx2", keys_q8_0, values_q8_0};
-    t->rows[BL_Q4_0] = (struct bl_rows_kernel){"rows_q4_0_f32_8__avx2", keys_q4_0, values_q4_0};
+    t->rows[BL_F32] =
+        (struct bl_rows_kernel){"rows_f32_f32_8__avx2", keys_f32, values_f32, NULL, NULL};
+    t->rows[BL_F16] =
+        (struct bl_rows_kernel){"rows_f16_f32_8__avx2", keys_f16, values_f16, NULL, NULL};
+    t->rows[BL_BF16] =
+        (struct bl_rows_kernel){"rows_bf16_f32_8__avx2", keys_bf16, values_bf16, NULL, NULL};
+    t->rows[BL_Q8_0] =
+        (struct bl_rows_kernel){"rows_q8_0_f32_8__avx2", keys_q8_0, values_q8_0, NULL, NULL};
+    t->rows[BL_Q4_0] =
+        (struct bl_rows_kernel){"rows_q4_0_f32_8__avx2", keys_q4_0, values_q4_0, NULL, NULL};
     t->tile = (struct bl_tile_kernel){"tile_f32_f32_4x16__avx2", scores, weights, sum};
 }

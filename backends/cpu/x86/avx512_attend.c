@@ -1,52 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* AVX-512 attention by tiles: keys and values decoded once, up to eight queries together. */
-#include "avx512.h"
+#include "avx512_rows.h"
 
 #include <math.h>
 #include <stdbool.h>
 
-enum { LANES = 16, VECTORS = BL_TILE_KEYS / LANES };
-
-BL_ALWAYS_INLINE __mmask16 lanes(uint32_t left)
-{
-    return left < LANES ? (__mmask16)((1u << left) - 1) : 0xffff;
-}
+enum { VECTORS = BL_TILE_KEYS / LANES };
 
 /* ---- rows ---- */
 
-BL_ALWAYS_INLINE __m512 scaled(const char *block, __m128i bytes)
-{
-    const __m512 d = _mm512_cvtph_ps(_mm256_set1_epi16((short)bl_load_u16(block)));
-    return _mm512_mul_ps(to_float(_mm512_cvtepi8_epi32(bytes)), d);
-}
-/* 16 codes: the lower nibbles of a block, then the upper ones. */
-BL_ALWAYS_INLINE __m512 load_q4_0(const char *row, uint32_t i)
-{
-    const char *block = row + (size_t)(i / 32) * 18;
-    __m128i v = load128(block + 2);
-    if (i % 32)
-        v = _mm_srli_epi16(v, 4);
-    v = _mm_sub_epi8(_mm_and_si128(v, _mm_set1_epi8(15)), _mm_set1_epi8(8));
-    return scaled(block, v);
-}
-/* 16 elements of a row, those of the mask; rows of blocks have no others. */
-BL_ALWAYS_INLINE __m512 load_row(enum bl_dtype t, const char *row, uint32_t i, __mmask16 m)
-{
-    const char *block = row + (size_t)(i / 32) * 34;
-    switch (t) {
-    case BL_F32:
-        return _mm512_maskz_loadu_ps(m, row + 4 * (size_t)i);
-    case BL_F16:
-        return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, row + 2 * (size_t)i));
-    case BL_BF16:
-        return _mm512_castsi512_ps(_mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, row + 2 * (size_t)i)), 16));
-    case BL_Q8_0:
-        return scaled(block, load128(block + 2 + i % 32));
-    default:
-        return load_q4_0(row, i);
-    }
-}
 /* Rows and columns of 16 x 16 change places. */
 BL_ALWAYS_INLINE void transpose(__m512 v[LANES])
 {
@@ -286,10 +248,15 @@ static void sum(uint32_t dv, uint32_t n, uint32_t n_keys, float *acc, const floa
 
 void bl_cpu_avx512_attend(struct bl_cpu_kernels *t)
 {
-    t->rows[BL_F32] = (struct bl_rows_kernel){"rows_f32_f32_16__avx512", keys_f32, values_f32};
-    t->rows[BL_F16] = (struct bl_rows_kernel){"rows_f16_f32_16__avx512", keys_f16, values_f16};
-    t->rows[BL_BF16] = (struct bl_rows_kernel){"rows_bf16_f32_16__avx512", keys_bf16, values_bf16};
-    t->rows[BL_Q8_0] = (struct bl_rows_kernel){"rows_q8_0_f32_16__avx512", keys_q8_0, values_q8_0};
-    t->rows[BL_Q4_0] = (struct bl_rows_kernel){"rows_q4_0_f32_16__avx512", keys_q4_0, values_q4_0};
+    t->rows[BL_F32] =
+        (struct bl_rows_kernel){"rows_f32_f32_16__avx512", keys_f32, values_f32, NULL, NULL};
+    t->rows[BL_F16] =
+        (struct bl_rows_kernel){"rows_f16_f32_16__avx512", keys_f16, values_f16, NULL, NULL};
+    t->rows[BL_BF16] =
+        (struct bl_rows_kernel){"rows_bf16_f32_16__avx512", keys_bf16, values_bf16, NULL, NULL};
+    t->rows[BL_Q8_0] =
+        (struct bl_rows_kernel){"rows_q8_0_f32_16__avx512", keys_q8_0, values_q8_0, NULL, NULL};
+    t->rows[BL_Q4_0] =
+        (struct bl_rows_kernel){"rows_q4_0_f32_16__avx512", keys_q4_0, values_q4_0, NULL, NULL};
     t->tile = (struct bl_tile_kernel){"tile_f32_f32_8x32__avx512", scores, weights, sum};
 }
