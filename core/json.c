@@ -137,7 +137,7 @@ const char *bl_json_text(const struct bl_json *at)
 }
 
 /* Written from the end, since the way leads up. */
-static const char *path_of(const struct bl_json *at, char *room, size_t cap)
+static char *path_of(const struct bl_json *at, char *room, size_t cap)
 {
     size_t begin = cap - 1;
     room[begin] = 0;
@@ -154,14 +154,23 @@ static const char *path_of(const struct bl_json *at, char *room, size_t cap)
     return room + begin;
 }
 
+void bl_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
 enum bl_status bl_json_wrong(const struct bl_json *at, const char *fmt, ...)
 {
-    char room[200], text[256];
+    char room[200], text[400];
     va_list list;
     va_start(list, fmt);
     vsnprintf(text, sizeof text, fmt, list);
     va_end(list);
-    const char *path = path_of(at, room, sizeof room);
+    char *path = path_of(at, room, sizeof room);
+    bl_one_line(path);
+    bl_one_line(text);
     return bl_fail(BL_EFORMAT, "%s: %s%s%s", at->what, path, *path ? " " : "", text);
 }
 

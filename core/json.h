@@ -72,6 +72,7 @@ enum bl_status bl_json_fields(const struct bl_json *object, const struct bl_json
 /* One member from a text, as of a command line: numbers with units, words, true and false. BL_EINVAL; `name` begins the
  * message. */
 enum bl_status bl_json_assign(const struct bl_json_field *, const char *name, const char *text, void *base);
+void bl_one_line(char *text); /* what strangers wrote, for messages: control characters become '?' */
 /* The closest of the names by edits, NULL when none is close. */
 const char *bl_nearest_name(const char *word, const char *(*name)(const void *arg, size_t i), const void *arg);
 /* "24GiB" with one of the kind's units, or a plain number; false: neither. */

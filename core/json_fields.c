@@ -302,6 +302,8 @@ enum bl_status bl_json_assign(const struct bl_json_field *f, const char *name, c
     char *to = (char *)base + f->at;
     const char *wrong = NULL;
     double v;
+    if (!is_text_clean(text))
+        return bl_fail(BL_EINVAL, "%s: control characters in its value", name);
     if (f->kind == BL_JSON_TEXT)
         wrong = store_text(f, text, to, &w);
     else if (f->kind == BL_JSON_WORD)

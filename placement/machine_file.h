@@ -23,7 +23,8 @@ enum bl_status bl_machine_write(const struct bl_machine *, char **text, size_t *
 
 /* "gpu0.mem=24GiB", "link1.bps=12GB/s", "cpu0.read=200GB/s": a device by its id or by kind and number, a link by number.
  * mem keeps the share that is usable, usable is what may be used, read and bps scale everything measured with them; any
- * member of a device or link that is a number, word or flag goes by its own name. Checks the machine as a whole. */
+ * member of a device or link that is a number, word or flag goes by its own name. Checks the machine as a whole; after a
+ * failure it is good only to be finished. */
 enum bl_status bl_machine_set(struct bl_machine *, const char *assignment);
 /* Ids, sums, links and hubs; what: begins messages. Also fills in what a file may leave out: usable bytes from what the
  * sources say, capabilities. */

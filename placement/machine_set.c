@@ -9,16 +9,19 @@
 
 enum { MOST_TEXT = 96 };
 struct assignment {
-    char all[MOST_TEXT]; /* cut into the three below */
+    char shown[MOST_TEXT]; /* as given */
+    char all[MOST_TEXT];   /* cut into the three below */
     char *owner, *member, *value;
 };
 
 static enum bl_status cut(struct assignment *a, const char *text)
 {
     char *equals, *dot = NULL;
+    snprintf(a->shown, sizeof a->shown, "%s", text);
+    bl_one_line(a->shown);
     if (strlen(text) >= sizeof a->all)
-        return bl_fail(BL_EINVAL, "'%.40s...' is too long for DEVICE.MEMBER=VALUE", text);
-    memcpy(a->all, text, strlen(text) + 1);
+        return bl_fail(BL_EINVAL, "'%.40s...' is too long for DEVICE.MEMBER=VALUE", a->shown);
+    memcpy(a->all, a->shown, sizeof a->all);
     if ((equals = strchr(a->all, '='))) {
         *equals = 0;
         dot = strrchr(a->all, '.'); /* PCI addresses have one, too */
@@ -27,7 +30,7 @@ static enum bl_status cut(struct assignment *a, const char *text)
         return bl_fail(BL_EINVAL,
                        "'%.60s' is no DEVICE.MEMBER=VALUE, such as gpu0.mem=24GiB or "
                        "link0.bps=12GB/s",
-                       text);
+                       a->shown);
     *dot = 0;
     a->owner = a->all;
     a->member = dot + 1;
@@ -212,5 +215,5 @@ enum bl_status bl_machine_set(struct bl_machine *m, const char *text)
     BL_TRY(d != BL_NO_DEVICE ? set_device(&m->device[d], &a) : set_link(l, &a));
     if (d != BL_NO_DEVICE)
         shrink_sharers(m, d);
-    return bl_machine_check(m, text) ? BL_EINVAL : BL_OK;
+    return bl_machine_check(m, a.shown) ? BL_EINVAL : BL_OK;
 }

@@ -137,10 +137,24 @@ static void show_rates(struct page *p, const struct bl_machine_device *d)
     }
 }
 
+/* A stable id is followed by the number that tools count devices by. */
+static void add_id(struct page *p, const struct bl_machine *m, const struct bl_machine_device *d)
+{
+    uint32_t n = 0;
+    char ordinal[16];
+    for (const struct bl_machine_device *o = m->device; o < d; o++)
+        n += o->kind == d->kind;
+    snprintf(ordinal, sizeof ordinal, "%s%u", bl_kind_words[d->kind], n);
+    add(p, "%s", d->id);
+    if (strcmp(ordinal, d->id))
+        add(p, " (%s)", ordinal);
+}
+
 static void show_device(struct page *p, const struct bl_machine *m,
                         const struct bl_machine_device *d)
 {
-    add(p, "%s: %s, %s", d->id, d->name, bl_kind_words[d->kind]);
+    add_id(p, m, d);
+    add(p, ": %s, %s", d->name, bl_kind_words[d->kind]);
     if (d->cores)
         add(p, ", %u cores, %u threads, %s", d->cores, d->threads, bl_isa_words[d->isa]);
     if (d->kind != BL_KIND_CPU)

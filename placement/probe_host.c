@@ -113,14 +113,14 @@ static uint64_t node_bytes(const struct bl_cpus *c)
 /* The strictest possible answer counts. hwloc only says what there is, but that may be less than
  * the system has: nodes that this process may not use. */
 static void read_memory(struct bl_machine_device *d, const struct bl_host_memory *mem,
-                        const struct bl_cpus *c)
+                        const struct bl_cpus *c, const struct bl_options *opt)
 {
     uint32_t chosen;
     d->mem_bytes = mem->total_bytes;
     add_reading(d, "MemAvailable", mem->available_bytes);
     if (strcmp(mem->source, "MemAvailable"))
         add_reading(d, mem->source, mem->usable_bytes);
-    if (c && !c->described)
+    if (c && !c->described && !opt->cgroup_root) /* otherwise it speaks of another system */
         add_reading(d, "memory nodes (hwloc)", node_bytes(c));
     d->usable_bytes = mem->usable_bytes;
     snprintf(d->mem_source, sizeof d->mem_source, "%s", mem->source);
@@ -152,7 +152,7 @@ void bl_probe_host(struct bl_machine *m, const struct bl_host_memory *mem,
     const struct bl_cpus *c = m->cpus;
     read_cpuinfo(d);
     snprintf(d->backend_name, sizeof d->backend_name, "%s", d->backend->name);
-    read_memory(d, mem, c);
+    read_memory(d, mem, c, opt);
     d->threads = c ? c->threads.n_logical : opt->threads;
     d->cores = c ? c->n_cpus : opt->threads;
     d->cache_bytes = c ? (double)c->cache_bytes : 0;

@@ -76,6 +76,26 @@ static uint32_t all_threads(const struct probe *p)
     return n ? n : home_threads(p);
 }
 
+static uint64_t node_bit(const struct bl_domain *o)
+{
+    return o->node < BL_MAX_NODES ? (uint64_t)1 << o->node : 0;
+}
+
+/* Index of the domain that decodes. */
+static uint32_t home_domain(const struct probe *p)
+{
+    const struct bl_cpus *c = p->machine->cpus;
+    for (uint32_t i = 0; c && i < p->dev->n_domains; i++)
+        if (p->dev->domain[i].node == c->node[c->home].id)
+            return i;
+    return 0;
+}
+
+static uint64_t home_bit(const struct probe *p)
+{
+    return p->dev->n_domains > 1 ? node_bit(&p->dev->domain[home_domain(p)]) : 0;
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static enum bl_status take_block(struct probe *p, uint64_t nodes)
@@ -169,11 +189,6 @@ static enum bl_status read_by(struct probe *p, uint32_t threads, uint32_t rows, 
     return st;
 }
 
-static uint64_t node_bit(const struct bl_domain *o)
-{
-    return o->node < BL_MAX_NODES ? (uint64_t)1 << o->node : 0;
-}
-
 /* Thread counts from 1 by doubling, then the count itself. */
 static uint32_t next_count(uint32_t n, uint32_t most)
 {
@@ -211,17 +226,16 @@ static double best_rate(const struct bl_machine_device *d, uint32_t domains)
 static enum bl_status read_domains(struct probe *p)
 {
     struct bl_machine_device *d = p->dev;
-    const struct bl_cpus *c = p->machine->cpus;
-    const uint32_t most = c ? c->n_home : home_threads(p);
-    uint32_t home = 0, rows;
+    const uint32_t home = home_domain(p), all_n = all_threads(p);
+    const uint32_t most =
+        d->domain[home].n_cores < all_n ? d->domain[home].n_cores : all_n; /* a quota may be less */
+    uint32_t rows;
     double far = 0;
     uint64_t all = 0;
-    for (uint32_t i = 0; i < d->n_domains; i++) {
-        home = c && d->domain[i].node == c->node[c->home].id ? i : home;
+    for (uint32_t i = 0; i < d->n_domains; i++)
         all |= node_bit(&d->domain[i]);
-    }
     BL_TRY(read_rates(p, node_bit(&d->domain[home]), 1, 1, most));
-    BL_TRY(read_rates(p, all, d->n_domains, most, all_threads(p)));
+    BL_TRY(read_rates(p, all, d->n_domains, most, all_n));
     BL_TRY(take_block(p, node_bit(&d->domain[home ? 0 : 1])));
     enum bl_status st = fill_block(p, BL_Q8_0, &rows);
     if (!st)
@@ -299,7 +313,7 @@ static enum bl_status measure_types(struct probe *p)
     const struct bl_device_config c[2] = {config_of(p, home_threads(p)),
                                           config_of(p, all_threads(p))};
     note(p, "kernels by type");
-    BL_TRY(take_block(p, 0));
+    BL_TRY(take_block(p, home_bit(p)));
     enum bl_status st = bl_rig_open(&few, p->dev->backend, &c[0]);
     if (!st)
         st = bl_rig_open(&many, p->dev->backend, &c[1]);

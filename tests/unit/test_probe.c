@@ -7,6 +7,7 @@
 #include "probe.h"
 #include "thread.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void cpuinfo(void **state)
@@ -115,6 +116,32 @@ static void measured_here(void **state)
     bl_machine_finish(&m);
 }
 
+/* A system whose free memory is small and whose available memory is not. */
+static void memory_that_can_be_reclaimed(void **state)
+{
+    char root[] = "/tmp/bl-root-XXXXXX", path[64];
+    struct bl_machine m;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s/proc", root);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("MemTotal: 67108864 kB\nMemFree: 1024 kB\nMemAvailable: 41943040 kB\n", f);
+    fclose(f);
+    const struct bl_options opt = {.threads = 1, .no_calibrate = true, .cgroup_root = root};
+    assert_int_equal(bl_machine_probe(&m, &opt), BL_OK);
+    assert_int_equal(m.device[0].mem_bytes, 64ull << 30);
+    assert_int_equal(m.device[0].usable_bytes, 40ull << 30);
+    assert_string_equal(m.device[0].mem_source, "MemAvailable");
+    bl_machine_finish(&m);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/proc", root);
+    rmdir(path);
+    rmdir(root);
+}
+
 static void put_file(const char *path, const struct bl_machine *m)
 {
     char *text;
@@ -167,7 +194,8 @@ static void machine_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpuinfo),       cmocka_unit_test(judged),        cmocka_unit_test(median),
+        cmocka_unit_test(cpuinfo),       cmocka_unit_test(judged),
+        cmocka_unit_test(median),        cmocka_unit_test(memory_that_can_be_reclaimed),
         cmocka_unit_test(measured_here), cmocka_unit_test(machine_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
