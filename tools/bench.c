@@ -65,9 +65,7 @@ static const struct bl_arg how_rows[] = {
     {"--exact", BL_ARG_FLAG, AT(exact),
      .help = "the float reference: decoded weights, float activations and cache; slow"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
-     .help =
-         "CPU features that kernels may use: 1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 3 both, "
-         "0 none (default: all there are)"},
+     .help = "CPU features that kernels may use: " BL_CPU_MASKS_HELP " (default: all there are)"},
     {"-fa,--flash-attn", BL_ARG_CHOICE, AT(flash_attention), "auto|on|off|1|0",
      .help = "taken for the sake of copied command lines; attention is always computed in blocks"},
 };

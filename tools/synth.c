@@ -177,5 +177,7 @@ int bl_verb_synth(int argc, char **argv)
         return named ? bl_args_fail(&command, "--list takes no shape") : list(&command, &args);
     if (!named)
         return bl_args_fail(&command, "the first word must be a shape; see --list");
+    if (!strcmp(args.out, "-"))
+        return bl_args_fail(&command, "-o must be a file: a model appears whole or not at all");
     return synth(&command.report, &args);
 }

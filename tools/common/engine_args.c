@@ -8,9 +8,6 @@
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define AT(member) offsetof(struct bl_engine_args, member)
 
-#define CPU_MASKS                                                                                  \
-    "1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 4 NEON with dot products, 8 i8mm, "               \
-    "16 one row at a time, 32 SVE, sums of them, 0 none"
 /* A bit that names no CPU feature: a mask of it alone allows none of them. */
 static const unsigned MASK_SCALAR = 1u << 31;
 
@@ -90,7 +87,7 @@ static const struct bl_arg machine_rows[] = {
     {"--no-bind", BL_ARG_FLAG, AT(no_bind),
      .help = "leave threads and memory wherever the system puts them"},
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
-     .help = "CPU features that kernels may use: " CPU_MASKS " (default: all there are)"},
+     .help = "CPU features that kernels may use: " BL_CPU_MASKS_HELP " (default: all there are)"},
     {"--machine", BL_ARG_TEXT, AT(machine_file), "FILE",
      .help = "this machine as 'ballast probe -o FILE' wrote it; info also shows other machines"},
     {"--device-set", BL_ARG_TEXTS, AT(device_set), "DEVICE.MEMBER=VALUE",
@@ -152,9 +149,10 @@ int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
 {
     c->report.json = a->progress == BL_PROGRESS_JSON;
     if (a->cpu_mask > 0 && a->cpu_mask & ~(int64_t)BL_CPU_MASK_ALL)
-        return bl_args_fail(
-            c, "--cpu-mask 0x%" PRIx64 " has bits that mean nothing here; there are " CPU_MASKS,
-            (uint64_t)a->cpu_mask);
+        return bl_args_fail(c,
+                            "--cpu-mask 0x%" PRIx64
+                            " has bits that mean nothing here; there are " BL_CPU_MASKS_HELP,
+                            (uint64_t)a->cpu_mask);
     if (a->calibrate && a->no_calibrate)
         return bl_args_fail(c, "--calibrate and --no-calibrate contradict each other");
     if (a->batch_tokens && a->ubatch_tokens > a->batch_tokens)
