@@ -110,6 +110,15 @@ static uint32_t working(const struct bl_cost_cpu *c, const struct bl_cost_team *
     return c->cores && w->threads > c->cores ? c->cores : w->threads;
 }
 
+/* What threads that share cores leave of the speed. */
+static double crowded(const struct bl_cost_table *t, const struct bl_cost_key *k,
+                      const struct bl_cost_cpu *c, const struct bl_cost_team *w)
+{
+    return c->cores && w->threads > c->cores
+               ? pow((double)c->cores / w->threads, bl_cost_look(t, BL_COST_CROWD, k))
+               : 1;
+}
+
 double bl_cost_ram_bps(const struct bl_cost_table *t, const struct bl_cost_key *k,
                        const struct bl_cost_cpu *c, const struct bl_cost_team *w)
 {
@@ -118,13 +127,15 @@ double bl_cost_ram_bps(const struct bl_cost_table *t, const struct bl_cost_key *
         bps *= w->domains * bl_cost_look(t, BL_COST_LOCAL, k);
     else if (w->domains > 1)
         bps *= bl_cost_look(t, BL_COST_SPAN, k);
+    bps *= crowded(t, k, c, w);
     return bl_cost_soft_min(bps, working(c, w) * bl_cost_look(t, BL_COST_CORE_BPS, k), 4);
 }
 
 double bl_cost_unpack_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
                          const struct bl_cost_cpu *c, const struct bl_cost_team *w, double weights)
 {
-    return over(weights, working(c, w) * c->clock * bl_cost_look(t, BL_COST_UNPACK, k));
+    return over(weights, working(c, w) * crowded(t, k, c, w) * c->clock *
+                             bl_cost_look(t, BL_COST_UNPACK, k));
 }
 
 double bl_cost_cpu_weights_ns(const struct bl_cost_table *t, const struct bl_cost_key *k,
@@ -178,7 +189,8 @@ double bl_cost_cpu_matmul_ns(const struct bl_cost_table *t, const struct bl_cost
                              const struct bl_cost_cpu *c, const struct bl_cost_team *w, double macs,
                              double tok, double ffn)
 {
-    double rate = pow(working(c, w), 0.94) * c->clock * bl_cost_look(t, BL_COST_MAC, k);
+    double rate =
+        pow(working(c, w), 0.94) * crowded(t, k, c, w) * c->clock * bl_cost_look(t, BL_COST_MAC, k);
     if (w->domains > 1)
         rate *= bl_cost_look(t, BL_COST_MAC_SPAN, k);
     rate *= tok / (tok + bl_cost_look(t, BL_COST_CPU_HALF_TOK, k));

@@ -127,7 +127,7 @@ static void test_ram(void **state)
     assert_between(bl_cost_ram_bps(&table, &k, &half, &all) / bps, 0.5, 0.51);
     assert_between(bl_cost_ram_bps(&table, &k, &half, &one) / bl_cost_ram_bps(&table, &k, &c, &one),
                    0.99, 1);
-    assert_near(bl_cost_ram_bps(&table, &k, &c, &more), bps); /* threads that share cores */
+    assert_between(bl_cost_ram_bps(&table, &k, &c, &more) / bps, 0.5, 0.95); /* sharing cores */
     assert_true(bl_cost_ram_bps(&table, &k, &c, &two) < bps); /* a second socket takes away */
     c.local = true;
     assert_true(bl_cost_ram_bps(&table, &k, &c, &two) > 1.5 * bps);
