@@ -25,10 +25,11 @@ void bl_plan_finish(struct bl_plan *p)
     *p = (struct bl_plan){0};
 }
 
+/* Between devices values pass through host memory. */
 bool bl_plan_uses(const struct bl_plan *p, uint16_t device)
 {
     for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
-        if (p->slot[i] == device)
+        if (p->slot[i] == device || (device == 0 && p->slot[i] != p->slot[0]))
             return true;
     return false;
 }

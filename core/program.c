@@ -69,13 +69,19 @@ static enum bl_status assign(struct bl_program *p, const struct bl_plan *plan,
     return BL_OK;
 }
 
-/* ---- steps: one walk over the nodes, keeping the open range of each device ---- */
+/* ---- steps: one walk over the nodes, keeping the open range of each device ----
+ *
+ * Copies between a device and host memory run in the device's stream; between two devices a value
+ * passes through host memory. Whoever reads what another stream wrote waits for a signal of it. */
 
 struct walk {
-    uint32_t *open;      /* [n_devices] range being extended, or UINT32_MAX */
-    uint16_t *home_dev;  /* [n_vals] device that computed the value */
-    uint32_t *signalled; /* [n_vals] signal after its producer, or UINT32_MAX */
-    bool *present;       /* [n_vals * n_devices] */
+    uint32_t *open;   /* [n_devices] range being extended, or UINT32_MAX */
+    uint32_t *signal; /* [n_devices] its last signal plus one, 0: none */
+    uint32_t *waited; /* [n_devices * n_devices] reader, writer: signal waited for plus one */
+    uint16_t *home;   /* [n_vals] device that computed the value */
+    uint16_t *writer; /* [n_vals * n_devices] stream that put it there */
+    uint32_t *made;   /* [n_vals * n_devices] signals that existed then */
+    bool *present;    /* [n_vals * n_devices] */
 };
 
 static bool is_activation(const struct bl_graph *g, bl_val v)
@@ -83,38 +89,67 @@ static bool is_activation(const struct bl_graph *g, bl_val v)
     return v && g->vals[v].origin == BL_ACTIVATION;
 }
 
-/* A signal on the producer's stream after everything it was given so far; the value's range is
- * closed by it. */
-static enum bl_status signal_value(struct bl_program *p, struct walk *w, bl_val v)
+static void written(const struct bl_program *p, struct walk *w, bl_val v, uint16_t at,
+                    uint16_t stream)
 {
-    uint16_t from = w->home_dev[v];
+    size_t i = (size_t)v * p->n_devices + at;
+    w->present[i] = true;
+    w->writer[i] = stream;
+    w->made[i] = p->n_signals;
+}
 
-    if (w->signalled[v] != UINT32_MAX)
-        return BL_OK;
+/* A signal closes the stream's range: it comes after everything the stream was given so far. */
+static enum bl_status add_signal(struct bl_program *p, struct walk *w, uint16_t stream)
+{
     BL_TRY(
         grow((void **)&p->signal_device, &p->cap_signals, p->n_signals, sizeof *p->signal_device));
-    p->signal_device[p->n_signals] = from;
-    w->open[from] = UINT32_MAX;
-    w->signalled[v] = p->n_signals;
-    return add_step(p, BL_STEP_SIGNAL, from, p->n_signals++);
+    p->signal_device[p->n_signals] = stream;
+    w->open[stream] = UINT32_MAX;
+    w->signal[stream] = p->n_signals + 1;
+    return add_step(p, BL_STEP_SIGNAL, stream, p->n_signals++);
+}
+
+/* What the stream does next comes after the value was put where it is. */
+static enum bl_status order_after(struct bl_program *p, struct walk *w, bl_val v, uint16_t at,
+                                  uint16_t stream)
+{
+    size_t i = (size_t)v * p->n_devices + at;
+    uint16_t writer = w->writer[i];
+    uint32_t *waited = &w->waited[(size_t)stream * p->n_devices + writer];
+
+    if (writer == stream || *waited > w->made[i])
+        return BL_OK;
+    if (w->signal[writer] <= w->made[i])
+        BL_TRY(add_signal(p, w, writer));
+    *waited = w->signal[writer];
+    w->open[stream] = UINT32_MAX;
+    return add_step(p, BL_STEP_WAIT, stream, *waited - 1);
+}
+
+static enum bl_status add_copy(struct bl_program *p, struct walk *w, bl_val v, uint16_t from,
+                               uint16_t to)
+{
+    uint16_t stream = to ? to : from;
+
+    BL_TRY(order_after(p, w, v, from, stream));
+    BL_TRY(grow((void **)&p->copy, &p->cap_copies, p->n_copies, sizeof *p->copy));
+    p->copy[p->n_copies] = (struct bl_copy){v, from, to};
+    w->open[stream] = UINT32_MAX;
+    written(p, w, v, to, stream);
+    p->used[0] = true;
+    return add_step(p, BL_STEP_COPY, stream, p->n_copies++);
 }
 
 static enum bl_status bring(struct bl_program *p, struct walk *w, bl_val v, uint16_t to)
 {
-    uint16_t from = w->home_dev[v];
+    const bool *present = &w->present[(size_t)v * p->n_devices];
+    uint16_t from = w->home[v];
 
-    if (w->present[(size_t)v * p->n_devices + to])
+    if (present[to])
         return BL_OK;
-    if (from != 0 && to != 0)
-        return bl_fail(BL_EUNSUPPORTED, "no path for a value from device %u to device %u", from,
-                       to);
-    BL_TRY(signal_value(p, w, v));
-    BL_TRY(add_step(p, BL_STEP_WAIT, to, w->signalled[v]));
-    BL_TRY(grow((void **)&p->copy, &p->cap_copies, p->n_copies, sizeof *p->copy));
-    p->copy[p->n_copies] = (struct bl_copy){v, from, to};
-    w->present[(size_t)v * p->n_devices + to] = true;
-    w->open[to] = UINT32_MAX;
-    return add_step(p, BL_STEP_COPY, to, p->n_copies++);
+    if (from != 0 && !present[0])
+        BL_TRY(add_copy(p, w, v, from, 0));
+    return to ? add_copy(p, w, v, 0, to) : BL_OK;
 }
 
 static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i)
@@ -125,12 +160,14 @@ static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i
 
     for (unsigned s = 0; s < n->n_src; s++) {
         bl_val v = bl_node_src(g, n, s);
-        if (is_activation(g, v))
-            BL_TRY(bring(p, w, v, d));
+        if (!is_activation(g, v))
+            continue;
+        BL_TRY(bring(p, w, v, d));
+        BL_TRY(order_after(p, w, v, d, d));
     }
     for (unsigned k = 0; k < n->n_dst; k++) {
-        w->home_dev[n->dst[k]] = d;
-        w->present[(size_t)n->dst[k] * p->n_devices + d] = true;
+        w->home[n->dst[k]] = d;
+        written(p, w, n->dst[k], d, d);
     }
     /* A range is consecutive nodes: it goes on only while no other device's node came between. */
     if (w->open[d] != UINT32_MAX && p->range[w->open[d]].first + p->range[w->open[d]].n == i) {
@@ -145,42 +182,57 @@ static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i
 
 static enum bl_status emit_steps(struct bl_program *p)
 {
-    size_t n_vals = p->graph.n_vals;
+    size_t n_vals = p->graph.n_vals, n_dev = p->n_devices;
     struct walk w = {
-        .open = bl_calloc(p->n_devices, sizeof *w.open),
-        .home_dev = bl_calloc(n_vals, sizeof *w.home_dev),
-        .signalled = bl_calloc(n_vals, sizeof *w.signalled),
-        .present = bl_calloc(n_vals * p->n_devices, sizeof *w.present),
+        .open = bl_calloc(n_dev, sizeof *w.open),
+        .signal = bl_calloc(n_dev, sizeof *w.signal),
+        .waited = bl_calloc(n_dev * n_dev, sizeof *w.waited),
+        .home = bl_calloc(n_vals, sizeof *w.home),
+        .writer = bl_calloc(n_vals * n_dev, sizeof *w.writer),
+        .made = bl_calloc(n_vals * n_dev, sizeof *w.made),
+        .present = bl_calloc(n_vals * n_dev, sizeof *w.present),
     };
     enum bl_status st = BL_OK;
 
-    if (!w.open || !w.home_dev || !w.signalled || !w.present)
+    if (!w.open || !w.signal || !w.waited || !w.home || !w.writer || !w.made || !w.present)
         st = bl_fail(BL_ENOMEM, "out of memory while lowering");
-    else {
-        memset(w.open, 0xff, p->n_devices * sizeof *w.open);
-        memset(w.signalled, 0xff, n_vals * sizeof *w.signalled);
-    }
+    else
+        memset(w.open, 0xff, n_dev * sizeof *w.open);
     for (uint32_t i = 0; !st && i < p->graph.n_nodes; i++)
         st = emit_node(p, &w, i);
     free(w.open);
-    free(w.home_dev);
-    free(w.signalled);
+    free(w.signal);
+    free(w.waited);
+    free(w.home);
+    free(w.writer);
+    free(w.made);
     free(w.present);
     return st;
 }
 
-/* ---- homes: first gap in the device's arena that is free while the value lives ---- */
+/* ---- homes: first gap in the device's arena that is free while the value lives ----
+ *
+ * Time is counted in nodes. Only host memory is touched by streams of other devices: what they read
+ * there lives until the host has waited for them, and they write over nothing that the host may
+ * still be using as far as they know. */
 
 struct block {
     uint64_t off, end;
-    uint32_t last; /* node that reads it last */
+    uint32_t last; /* node of the arena's device after which it is free */
 };
 struct arena {
-    struct block *live; /* sorted by off */
+    struct block *live; /* sorted by off; those that are free already may overlap others */
     uint32_t n, cap;
 };
+struct homing {
+    struct bl_program *p;
+    struct arena *arena; /* [n_devices] */
+    uint32_t *last;      /* [n_vals * n_devices] */
+    uint32_t *known;     /* [n_devices] nodes before this one are done on the host, as it knows */
+    uint32_t *signalled; /* [n_signals] node before which the signal came */
+};
 
-static void release_before(struct arena *a, uint32_t node)
+static void forget_before(struct arena *a, uint32_t node)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < a->n; i++)
@@ -189,14 +241,24 @@ static void release_before(struct arena *a, uint32_t node)
     a->n = kept;
 }
 
-static enum bl_status place(struct arena *a, uint64_t bytes, uint32_t last, uint64_t *off)
+/* Blocks whose last node comes before `from` may be written over. */
+static enum bl_status place(struct arena *a, uint64_t bytes, uint32_t from, uint32_t last,
+                            uint64_t *off)
 {
     uint64_t at = 0;
-    uint32_t i = 0;
+    uint32_t i;
 
     BL_TRY(grow((void **)&a->live, &a->cap, a->n, sizeof *a->live));
-    while (i < a->n && a->live[i].off - at < bytes)
-        at = a->live[i++].end;
+    for (i = 0; i < a->n; i++) {
+        const struct block *b = &a->live[i];
+        if (b->last < from)
+            continue;
+        if (b->off >= at && b->off - at >= bytes)
+            break;
+        at = b->end > at ? b->end : at;
+    }
+    for (i = 0; i < a->n && a->live[i].off < at;)
+        i++;
     memmove(&a->live[i + 1], &a->live[i], (a->n - i) * sizeof *a->live);
     a->live[i] = (struct block){at, at + bytes, last};
     a->n++;
@@ -204,73 +266,136 @@ static enum bl_status place(struct arena *a, uint64_t bytes, uint32_t last, uint
     return BL_OK;
 }
 
-/* Last node on each device that reads each value. A value copied to another device lives to the end
- * where it was computed: the copy runs in another stream, and the step's end is the first point all
- * streams share. */
+/* After the step its reader signals; once the owner has waited for that, its next node comes last
+ * but one. */
+static uint32_t released(const struct bl_program *p, uint32_t step, uint16_t owner, uint16_t reader)
+{
+    uint32_t signal = UINT32_MAX;
+    bool waited = false;
+
+    for (uint32_t s = step + 1; s < p->n_steps; s++) {
+        const struct bl_step *t = &p->step[s];
+        if (t->kind == BL_STEP_SIGNAL && t->device == reader && signal == UINT32_MAX)
+            signal = t->index;
+        if (t->kind == BL_STEP_WAIT && t->device == owner && signal != UINT32_MAX &&
+            t->index >= signal && p->signal_device[t->index] == reader)
+            waited = true;
+        if (t->kind == BL_STEP_RUN && t->device == owner && waited)
+            return p->range[t->index].first - 1;
+    }
+    return UINT32_MAX;
+}
+
+static void stretch(uint32_t *last, uint32_t node)
+{
+    if (*last < node)
+        *last = node;
+}
+
 static void last_uses(const struct bl_program *p, uint32_t *last)
 {
     const struct bl_graph *g = &p->graph;
+    uint32_t next = 0;
 
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct bl_node *n = &g->nodes[i];
         for (unsigned k = 0; k < n->n_dst; k++)
-            last[(size_t)n->dst[k] * p->n_devices + p->node_device[i]] = i;
+            stretch(&last[(size_t)n->dst[k] * p->n_devices + p->node_device[i]], i);
         for (unsigned s = 0; s < n->n_src; s++)
-            last[(size_t)bl_node_src(g, n, s) * p->n_devices + p->node_device[i]] = i;
+            stretch(&last[(size_t)bl_node_src(g, n, s) * p->n_devices + p->node_device[i]], i);
     }
-    for (uint32_t c = 0; c < p->n_copies; c++)
-        last[(size_t)p->copy[c].val * p->n_devices + p->copy[c].from] = UINT32_MAX;
+    for (uint32_t s = 0; s < p->n_steps; s++) {
+        const struct bl_step *t = &p->step[s];
+        if (t->kind == BL_STEP_RUN)
+            next = p->range[t->index].first + p->range[t->index].n;
+        if (t->kind != BL_STEP_COPY)
+            continue;
+        const struct bl_copy *c = &p->copy[t->index];
+        uint32_t *at = &last[(size_t)c->val * p->n_devices + c->from];
+        stretch(at, t->device == c->from ? next : released(p, s, c->from, t->device));
+        stretch(&last[(size_t)c->val * p->n_devices + c->to], next);
+    }
     for (uint32_t d = 0; d < p->n_devices; d++)
         last[(size_t)g->result * p->n_devices + d] = UINT32_MAX;
 }
 
-static enum bl_status home_value(struct bl_program *p, struct arena *arena, const uint32_t *last,
-                                 bl_val v, uint16_t d)
+/* from: see place. */
+static enum bl_status home_value(const struct homing *h, bl_val v, uint16_t d, uint32_t from)
 {
+    struct bl_program *p = h->p;
     size_t at = (size_t)v * p->n_devices + d;
     uint64_t bytes = bl_align_up(bl_value_bytes(&p->graph.vals[v]), VALUE_ALIGN);
 
-    BL_TRY(place(&arena[d], bytes, last[at], &p->home[at]));
+    BL_TRY(place(&h->arena[d], bytes, from, h->last[at], &p->home[at]));
     if (p->home[at] + bytes > p->arena_bytes[d])
         p->arena_bytes[d] = p->home[at] + bytes;
     return BL_OK;
 }
 
-static enum bl_status home_node(struct bl_program *p, struct arena *arena, const uint32_t *last,
-                                uint32_t i)
+static enum bl_status home_range(const struct homing *h, const struct bl_range *r)
 {
-    const struct bl_graph *g = &p->graph;
-    const struct bl_node *n = &g->nodes[i];
-    uint16_t d = p->node_device[i];
+    const struct bl_graph *g = &h->p->graph;
 
-    release_before(&arena[d], i);
-    for (unsigned s = 0; s < n->n_src; s++) { /* arrivals from other devices */
-        bl_val v = bl_node_src(g, n, s);
-        if (is_activation(g, v) && p->home[(size_t)v * p->n_devices + d] == BL_NO_HOME)
-            BL_TRY(home_value(p, arena, last, v, d));
+    for (uint32_t i = r->first; i < r->first + r->n; i++) {
+        const struct bl_node *n = &g->nodes[i];
+        uint32_t still = i;
+        for (uint32_t d = 1; r->device == 0 && d < h->p->n_devices; d++)
+            if (h->p->used[d] && h->known[d] < still)
+                still = h->known[d];
+        forget_before(&h->arena[r->device], still);
+        for (unsigned k = 0; k < n->n_dst; k++)
+            if (is_activation(g, n->dst[k]))
+                BL_TRY(home_value(h, n->dst[k], r->device, i));
     }
-    for (unsigned k = 0; k < n->n_dst; k++)
-        if (is_activation(g, n->dst[k]))
-            BL_TRY(home_value(p, arena, last, n->dst[k], d));
     return BL_OK;
+}
+
+static enum bl_status home_step(struct homing *h, const struct bl_step *s, uint32_t *next)
+{
+    const struct bl_program *p = h->p;
+    const struct bl_copy *c;
+
+    switch (s->kind) {
+    case BL_STEP_RUN:
+        *next = p->range[s->index].first + p->range[s->index].n;
+        return home_range(h, &p->range[s->index]);
+    case BL_STEP_SIGNAL:
+        h->signalled[s->index] = *next;
+        return BL_OK;
+    case BL_STEP_WAIT:
+        if (p->signal_device[s->index] == 0)
+            h->known[s->device] = h->signalled[s->index];
+        return BL_OK;
+    default:
+        c = &p->copy[s->index];
+        return home_value(h, c->val, c->to, s->device == c->to ? *next : h->known[s->device]);
+    }
 }
 
 static enum bl_status place_values(struct bl_program *p)
 {
-    uint32_t *last = bl_calloc((size_t)p->graph.n_vals * p->n_devices, sizeof *last);
-    struct arena *arena = bl_calloc(p->n_devices, sizeof *arena);
+    struct homing h = {
+        .p = p,
+        .arena = bl_calloc(p->n_devices, sizeof *h.arena),
+        .last = bl_calloc((size_t)p->graph.n_vals * p->n_devices, sizeof *h.last),
+        .known = bl_calloc(p->n_devices, sizeof *h.known),
+        .signalled = bl_calloc(p->n_signals + 1, sizeof *h.signalled),
+    };
     enum bl_status st = BL_OK;
+    uint32_t next = 0;
 
-    if (!last || !arena)
+    if (!h.arena || !h.last || !h.known || !h.signalled)
         st = bl_fail(BL_ENOMEM, "out of memory while placing values");
     else
-        last_uses(p, last);
-    for (uint32_t i = 0; !st && i < p->graph.n_nodes; i++)
-        st = home_node(p, arena, last, i);
-    for (uint32_t d = 0; arena && d < p->n_devices; d++)
-        free(arena[d].live);
-    free(arena);
-    free(last);
+        last_uses(p, h.last);
+    for (uint32_t i = 0; !st && i < p->n_steps; i++)
+        st = home_step(&h, &p->step[i], &next);
+    for (uint32_t d = 0; h.arena && d < p->n_devices; d++)
+        free(h.arena[d].live);
+    free(h.arena);
+    free(h.last);
+    free(h.known);
+    free(h.signalled);
     return st;
 }
 

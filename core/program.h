@@ -18,7 +18,7 @@ struct bl_step {
     uint16_t device;             /* whose stream */
     uint32_t index;              /* RUN: range. COPY: copy. SIGNAL, WAIT: signal number, counted from 0 */
 };
-struct bl_copy {                 /* a value, from one device's arena to another's */
+struct bl_copy {                 /* a value, from one device's arena to another's; one of the two is the host's */
     bl_val val;
     uint16_t from, to;
 };

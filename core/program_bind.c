@@ -66,14 +66,21 @@ enum bl_status bl_program_bind(struct bl_program *p, const struct bl_binding *b)
     return BL_OK;
 }
 
-/* ---- verify ---- */
+/* ---- verify ----
+ *
+ * Every read sees what was written there last and comes after it; nothing is written over that
+ * another stream may still be reading or writing. */
 
 struct replay {
     const struct bl_program *p;
-    bool *valid;     /* [n_vals * n_devices] the arena holds this value now */
-    uint32_t *known; /* [n_devices * n_devices] signals of device b that device a has waited for,
-                        plus one */
-    uint32_t *made;  /* [n_vals] signals of its device that existed when the value was made */
+    bool *valid;      /* [n_vals * n_devices] the arena holds this value now */
+    uint16_t *writer; /* [n_vals * n_devices] stream that put it there */
+    uint32_t *made;   /* [n_vals * n_devices] signals that existed then, plus one; 0: not yet */
+    uint32_t *read;   /* [n_vals * n_devices * n_devices] last read by each stream, likewise */
+    uint32_t
+        *known;     /* [n_devices * n_devices] signals of b that a comes after, the last plus one */
+    uint32_t *told; /* [n_signals * n_devices] row of known of who signals */
+    uint32_t n_signals; /* so far */
 };
 
 static uint64_t end_of(const struct bl_program *p, bl_val v, uint64_t off)
@@ -81,18 +88,52 @@ static uint64_t end_of(const struct bl_program *p, bl_val v, uint64_t off)
     return off + bl_value_bytes(&p->graph.vals[v]);
 }
 
-/* Writing a value makes every other that overlaps it unreadable. */
-static void write_value(struct replay *r, bl_val v, uint16_t d)
+/* Does what the stream does next come after what other had done when it had seen so many signals?
+ */
+static bool comes_after(const struct replay *r, uint16_t stream, uint16_t other, uint32_t seen)
+{
+    return !seen || stream == other || r->known[(size_t)stream * r->p->n_devices + other] >= seen;
+}
+
+static bool may_overwrite(struct replay *r, size_t at, uint16_t stream)
+{
+    const uint32_t n = r->p->n_devices;
+
+    if (!comes_after(r, stream, r->writer[at], r->made[at]))
+        return false;
+    for (uint16_t q = 0; q < n; q++)
+        if (!comes_after(r, stream, q, r->read[at * n + q]))
+            return false;
+    memset(&r->read[at * n], 0, n * sizeof *r->read);
+    r->made[at] = 0;
+    r->valid[at] = false;
+    return true;
+}
+
+static enum bl_status write_value(struct replay *r, bl_val v, uint16_t d, uint16_t stream)
 {
     const struct bl_program *p = r->p;
-    uint64_t off = p->home[(size_t)v * p->n_devices + d], end = end_of(p, v, off);
+    size_t to = (size_t)v * p->n_devices + d;
+    uint64_t off = p->home[to], end = end_of(p, v, off);
 
     for (bl_val o = 1; o < p->graph.n_vals; o++) {
         size_t at = (size_t)o * p->n_devices + d;
-        if (r->valid[at] && p->home[at] < end && end_of(p, o, p->home[at]) > off)
-            r->valid[at] = false;
+        if (r->made[at] && p->home[at] < end && end_of(p, o, p->home[at]) > off &&
+            !may_overwrite(r, at, stream))
+            return bl_fail(BL_EINVAL, "value %u is written over value %u, in use on device %u", v,
+                           o, d);
     }
-    r->valid[(size_t)v * p->n_devices + d] = true;
+    r->valid[to] = true;
+    r->writer[to] = stream;
+    r->made[to] = r->n_signals + 1;
+    return BL_OK;
+}
+
+static bool read_value(struct replay *r, bl_val v, uint16_t d, uint16_t stream)
+{
+    size_t at = (size_t)v * r->p->n_devices + d;
+    r->read[at * r->p->n_devices + stream] = r->n_signals + 1;
+    return r->valid[at] && comes_after(r, stream, r->writer[at], r->made[at]);
 }
 
 static enum bl_status replay_node(struct replay *r, uint32_t i)
@@ -104,13 +145,13 @@ static enum bl_status replay_node(struct replay *r, uint32_t i)
 
     for (unsigned s = 0; s < n->n_src; s++) {
         bl_val v = bl_node_src(g, n, s);
-        if (v && g->vals[v].origin == BL_ACTIVATION && !r->valid[(size_t)v * p->n_devices + d])
+        if (v && g->vals[v].origin == BL_ACTIVATION && !read_value(r, v, d, d))
             return bl_fail(BL_EINVAL, "node %u (%s) reads value %u, which device %u does not hold",
                            i, bl_ops[n->op].name, v, d);
     }
     for (unsigned k = 0; k < n->n_dst; k++)
         if (g->vals[n->dst[k]].origin == BL_ACTIVATION)
-            write_value(r, n->dst[k], d);
+            BL_TRY(write_value(r, n->dst[k], d, d));
     /* a destination must not have clobbered a source of the same node */
     for (unsigned s = 0; s < n->n_src; s++) {
         bl_val v = bl_node_src(g, n, s);
@@ -121,67 +162,88 @@ static enum bl_status replay_node(struct replay *r, uint32_t i)
     return BL_OK;
 }
 
-static enum bl_status replay_copy(struct replay *r, const struct bl_copy *c, const uint32_t *waited)
+static enum bl_status replay_copy(struct replay *r, const struct bl_copy *c, uint16_t stream)
 {
-    const struct bl_program *p = r->p;
-
-    if (!r->valid[(size_t)c->val * p->n_devices + c->from])
+    if (!read_value(r, c->val, c->from, stream))
         return bl_fail(BL_EINVAL, "a copy takes value %u from device %u, which does not hold it",
                        c->val, c->from);
-    if (waited[(size_t)c->to * p->n_devices + c->from] <= r->made[c->val])
-        return bl_fail(BL_EINVAL, "a copy of value %u does not wait for device %u", c->val,
-                       c->from);
-    write_value(r, c->val, c->to);
+    return write_value(r, c->val, c->to, stream);
+}
+
+static enum bl_status replay_signal(struct replay *r, const struct bl_step *s)
+{
+    const struct bl_program *p = r->p;
+    const size_t n = p->n_devices;
+
+    if (s->index != r->n_signals || p->signal_device[s->index] != s->device)
+        return bl_fail(BL_EINVAL, "signal %u is out of order", s->index);
+    r->known[s->device * n + s->device] = ++r->n_signals;
+    memcpy(&r->told[s->index * n], &r->known[s->device * n], n * sizeof *r->told);
     return BL_OK;
 }
 
-static enum bl_status replay_step(struct replay *r, const struct bl_step *s, uint32_t *n_signals)
+static enum bl_status replay_wait(struct replay *r, const struct bl_step *s)
+{
+    const size_t n = r->p->n_devices;
+
+    if (s->index >= r->n_signals)
+        return bl_fail(BL_EINVAL, "a wait for signal %u comes before it", s->index);
+    for (size_t q = 0; q < n; q++)
+        if (r->known[s->device * n + q] < r->told[s->index * n + q])
+            r->known[s->device * n + q] = r->told[s->index * n + q];
+    return BL_OK;
+}
+
+static enum bl_status replay_step(struct replay *r, const struct bl_step *s)
 {
     const struct bl_program *p = r->p;
 
     switch (s->kind) {
     case BL_STEP_SIGNAL:
-        if (s->index != *n_signals || p->signal_device[s->index] != s->device)
-            return bl_fail(BL_EINVAL, "signal %u is out of order", s->index);
-        ++*n_signals;
-        return BL_OK;
+        return replay_signal(r, s);
     case BL_STEP_WAIT:
-        if (s->index >= *n_signals)
-            return bl_fail(BL_EINVAL, "a wait for signal %u comes before it", s->index);
-        r->known[(size_t)s->device * p->n_devices + p->signal_device[s->index]] = s->index + 1;
-        return BL_OK;
+        return replay_wait(r, s);
     case BL_STEP_COPY:
-        return replay_copy(r, &p->copy[s->index], r->known);
+        return replay_copy(r, &p->copy[s->index], s->device);
     default:
         break;
     }
-    for (uint32_t i = 0; i < p->range[s->index].n; i++) {
-        const struct bl_node *n = &p->graph.nodes[p->range[s->index].first + i];
+    for (uint32_t i = 0; i < p->range[s->index].n; i++)
         BL_TRY(replay_node(r, p->range[s->index].first + i));
-        for (unsigned k = 0; k < n->n_dst; k++)
-            r->made[n->dst[k]] = *n_signals;
-    }
     return BL_OK;
+}
+
+static enum bl_status replay_init(struct replay *r, const struct bl_program *p)
+{
+    const size_t n_dev = p->n_devices, homes = p->graph.n_vals * n_dev;
+
+    *r = (struct replay){
+        .p = p,
+        .valid = bl_calloc(homes, sizeof *r->valid),
+        .writer = bl_calloc(homes, sizeof *r->writer),
+        .made = bl_calloc(homes, sizeof *r->made),
+        .read = bl_calloc(homes * n_dev, sizeof *r->read),
+        .known = bl_calloc(n_dev * n_dev, sizeof *r->known),
+        .told = bl_calloc((p->n_signals + 1) * n_dev, sizeof *r->told),
+    };
+    return r->valid && r->writer && r->made && r->read && r->known && r->told
+               ? BL_OK
+               : bl_fail(BL_ENOMEM, "out of memory while verifying a program");
 }
 
 enum bl_status bl_program_verify(const struct bl_program *p)
 {
-    struct replay r = {
-        .p = p,
-        .valid = bl_calloc((size_t)p->graph.n_vals * p->n_devices, sizeof *r.valid),
-        .known = bl_calloc((size_t)p->n_devices * p->n_devices, sizeof *r.known),
-        .made = bl_calloc(p->graph.n_vals, sizeof *r.made),
-    };
-    enum bl_status st = BL_OK;
-    uint32_t n_signals = 0;
+    struct replay r;
+    enum bl_status st = replay_init(&r, p);
 
-    if (!r.valid || !r.known || !r.made)
-        st = bl_fail(BL_ENOMEM, "out of memory while verifying a program");
     for (uint32_t i = 0; !st && i < p->n_steps; i++)
-        if ((st = replay_step(&r, &p->step[i], &n_signals)))
+        if ((st = replay_step(&r, &p->step[i])))
             bl_fail_in(st, "step %u", i);
     free(r.valid);
-    free(r.known);
+    free(r.writer);
     free(r.made);
+    free(r.read);
+    free(r.known);
+    free(r.told);
     return st;
 }

@@ -14,11 +14,11 @@ static int open_model(void **state)
 {
     (void)state;
     struct bl_model_options mo = {.ctx_tokens = 256, .type_k = BL_F16, .type_v = BL_F16};
-    struct bl_machine_device *d = calloc(2, sizeof *d);
+    struct bl_machine_device *d = calloc(4, sizeof *d);
 
     assert_int_equal(bl_gguf_open(&gguf, BL_TEST_DATA "/reference/models/llama-f32.gguf"), BL_OK);
     assert_int_equal(bl_model_open(&model, gguf, &mo), BL_OK);
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         snprintf(d[i].id, sizeof d[i].id, "cpu%u", i);
         d[i].backend = bl_backend_find("cpu");
         d[i].config = (struct bl_device_config){.threads = 2, .cpu_mask = UINT32_MAX};
@@ -166,6 +166,57 @@ static void verify_finds_a_missing_wait_and_copy(void **state)
     bl_plan_finish(&p);
 }
 
+/* Values that go between two devices pass through host memory; whatever the plan, nothing is read
+ * before it is there or written over while it is in use. */
+static void any_plan_over_four_devices_holds(void **state)
+{
+    (void)state;
+    uint32_t seed = 1, staged = 0;
+    struct bl_plan p = plan_for(0, false);
+
+    machine.n_devices = 4;
+    for (uint32_t k = 0; k < 200; k++) {
+        for (uint32_t i = 0; i < (p.n_layers + 1) * BL_N_PARTS; i++) {
+            seed = seed * 1664525 + 1013904223;
+            p.slot[i] = (uint16_t)(seed >> 24 & 3);
+        }
+        struct bl_program prog = lowered(&p, 1 + (k & 31), 1);
+        if (bl_program_verify(&prog))
+            fail_msg("plan %u: %s", k, bl_error());
+        for (uint32_t c = 0; c < prog.n_copies; c++) {
+            assert_true((prog.copy[c].from == 0) != (prog.copy[c].to == 0));
+            staged += c && prog.copy[c].val == prog.copy[c - 1].val && prog.copy[c].from == 0;
+        }
+        bl_program_finish(&prog);
+    }
+    assert_true(staged > 0);
+    machine.n_devices = 2;
+    bl_plan_finish(&p);
+}
+
+/* Host memory that the other device writes into is not taken before the host is done with it. */
+static void verify_finds_a_write_too_early(void **state)
+{
+    (void)state;
+    struct bl_plan p = plan_for(1, false);
+    struct bl_program prog = lowered(&p, 16, 1);
+    uint32_t c = 0, moved = 0;
+
+    while (prog.copy[c].to != 0)
+        c++;
+    uint64_t *home = &prog.home[(size_t)prog.copy[c].val * 2], right = *home;
+    for (uint32_t v = 1; v < prog.graph.n_vals; v++)
+        if (prog.home[(size_t)v * 2] != BL_NO_HOME && prog.home[(size_t)v * 2] != right) {
+            *home = prog.home[(size_t)v * 2];
+            moved += bl_program_verify(&prog) == BL_EINVAL;
+        }
+    assert_true(moved > 0);
+    *home = right;
+    assert_int_equal(bl_program_verify(&prog), BL_OK);
+    bl_program_finish(&prog);
+    bl_plan_finish(&p);
+}
+
 static void buckets_cover_every_step(void **state)
 {
     (void)state;
@@ -188,6 +239,8 @@ int main(void)
         cmocka_unit_test(arena_reuses_what_is_dead),
         cmocka_unit_test(every_split_verifies),
         cmocka_unit_test(a_value_is_copied_once_per_device),
+        cmocka_unit_test(any_plan_over_four_devices_holds),
+        cmocka_unit_test(verify_finds_a_write_too_early),
         cmocka_unit_test(verify_finds_an_overlap),
         cmocka_unit_test(verify_finds_a_missing_wait_and_copy),
         cmocka_unit_test(buckets_cover_every_step),
