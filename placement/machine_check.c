@@ -293,3 +293,46 @@ enum bl_status bl_machine_check(struct bl_machine *m, const char *what)
     }
     return check_links(m, what);
 }
+
+/* ---- two machines ---------------------------------------------------------------------------- */
+
+static bool device_differs(const struct bl_machine_device *a, const struct bl_machine_device *b,
+                           char *text, size_t cap)
+{
+    /* What a system counts as its memory moves with its kernel. */
+    const double ratio = (double)a->mem_bytes / (double)b->mem_bytes, tolerance = 0.02;
+    if (strcmp(a->id, b->id)) {
+        snprintf(text, cap, "there is %s in the place of %s", a->id, b->id);
+    } else if (a->kind != b->kind || a->mem_kind != b->mem_kind) {
+        snprintf(text, cap, "%s is another kind of device there", a->id);
+    } else if (!(ratio > 1 - tolerance && ratio < 1 + tolerance)) {
+        snprintf(text, cap, "%s has %.1f GiB there, %.1f GiB here", a->id,
+                 (double)a->mem_bytes / 0x1p30, (double)b->mem_bytes / 0x1p30);
+    } else if (a->cores != b->cores || a->n_domains != b->n_domains) {
+        snprintf(text, cap, "%s has %u cores and %u memory nodes there, %u and %u here", a->id,
+                 a->cores, a->n_domains, b->cores, b->n_domains);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool bl_machine_differs(const struct bl_machine *there, const struct bl_machine *here, char *text,
+                        size_t cap)
+{
+    if (there->n_devices != here->n_devices) {
+        snprintf(text, cap, "%u devices there, %u here", there->n_devices, here->n_devices);
+        return true;
+    }
+    for (uint32_t d = 0; d < here->n_devices; d++)
+        if (device_differs(&there->device[d], &here->device[d], text, cap))
+            return true;
+    for (uint16_t a = 0; a < here->n_devices; a++)
+        for (uint16_t b = 0; b < a; b++)
+            if (!link_between(there, a, b) != !link_between(here, a, b)) {
+                snprintf(text, cap, "a link joins %s and %s only %s", here->device[b].id,
+                         here->device[a].id, link_between(here, a, b) ? "here" : "there");
+                return true;
+            }
+    return false;
+}

@@ -30,6 +30,10 @@ enum bl_status bl_machine_set(struct bl_machine *, const char *assignment);
  * sources say, capabilities. */
 enum bl_status bl_machine_check(struct bl_machine *, const char *what);
 
+/* Whether a plan for the one is a plan for the other: devices, their memory, links. Speeds and what happens to be free may
+ * differ. True: `text` says how, "gpu0 has 12.0 GiB there, 24.0 GiB here". */
+bool bl_machine_differs(const struct bl_machine *there, const struct bl_machine *here, char *text, size_t cap);
+
 /* Index by id, or by kind and number ("gpu1" is the second GPU in the order of the machine); BL_NO_DEVICE. */
 uint16_t bl_machine_find(const struct bl_machine *, const char *name);
 /* Of what several sources say may be used, the least that is possible; marks the others refused. False: none is. */

@@ -301,9 +301,20 @@ static enum bl_status measure_list(struct probe *p, struct bl_rig *few, struct b
     for (size_t i = 0; i < n_common && !late(p); i++)
         BL_TRY(measure_type(p, few, many, (enum bl_dtype)common[i]));
     p->dev->rate_default = p->dev->rate[common[0]];
-    for (unsigned t = 0; t < BL_N_DTYPES && !p->plan->quick && !late(p); t++)
-        if (bl_dtypes[t].act != BL_ACT_NONE && !(p->dev->rate[t].decode_bps > 0))
+    uint32_t left_out = 0;
+    for (unsigned t = 0; t < BL_N_DTYPES && !p->plan->quick; t++) {
+        if (bl_dtypes[t].act == BL_ACT_NONE || p->dev->rate[t].decode_bps > 0)
+            continue;
+        if (late(p))
+            left_out++;
+        else
             BL_TRY(measure_type(p, few, many, (enum bl_dtype)t));
+    }
+    if (left_out) {
+        char text[64];
+        snprintf(text, sizeof text, "no time was left for %u types", left_out);
+        note(p, text);
+    }
     return BL_OK;
 }
 

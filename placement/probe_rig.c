@@ -47,6 +47,7 @@ void bl_rig_clear(struct bl_rig *r)
 void bl_rig_close(struct bl_rig *r)
 {
     bl_rig_clear(r);
+    bl_graph_finish(&r->graph);
     if (r->stream)
         r->dev->ops->stream_close(r->stream);
     if (r->dev)

@@ -327,6 +327,36 @@ static void memory_by_sources(void **state)
     bl_machine_finish(&m);
 }
 
+static void differences(void **state)
+{
+    static const struct {
+        const char *set, *text;
+    } change[] = {
+        {"cpu0.read=7GB/s", NULL},
+        {"gpu0.usable=1GiB", NULL},
+        {"cpu0.mem=64.5GiB", NULL},
+        {"gpu1.mem=12GiB", "pci-0000:02:00.0 has 12.0 GiB there, 24.0 GiB here"},
+        {"cpu0.cores=9", "cpu0 has 9 cores and 0 memory nodes there, 8 and 0 here"},
+    };
+    char text[160];
+    (void)state;
+    for (size_t i = 0; i < BL_COUNT(change); i++) {
+        struct bl_machine a, b;
+        two_cards(&a);
+        two_cards(&b);
+        set(&a, change[i].set);
+        assert_int_equal(bl_machine_differs(&a, &b, text, sizeof text), change[i].text != NULL);
+        if (change[i].text)
+            assert_string_equal(text, change[i].text);
+        a.n_links = 1;
+        assert_true(bl_machine_differs(&a, &b, text, sizeof text));
+        if (!change[i].text)
+            assert_string_equal(text, "a link joins cpu0 and pci-0000:02:00.0 only here");
+        bl_machine_finish(&a);
+        bl_machine_finish(&b);
+    }
+}
+
 static void one_table(const struct bl_json *properties, const struct bl_machine_fields *f)
 {
     struct bl_json it;
@@ -406,6 +436,7 @@ int main(void)
         cmocka_unit_test(assignments),
         cmocka_unit_test(wrong_assignments),
         cmocka_unit_test(memory_by_sources),
+        cmocka_unit_test(differences),
         cmocka_unit_test(schema_names_every_member),
         cmocka_unit_test(a_described_device_does_not_open),
         cmocka_unit_test(reading_without_memory),

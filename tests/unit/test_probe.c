@@ -116,6 +116,38 @@ static void measured_here(void **state)
     bl_machine_finish(&m);
 }
 
+/* Two memory nodes, of which this machine may have one: each way of reading has its figures. */
+static void measured_over_nodes(void **state)
+{
+    const struct bl_options opt = {.threads = 2, .threads_prefill = 2, .no_calibrate = true};
+    const struct bl_probe_plan plan = {.quick = true, .budget_ns = 20000000000};
+    struct bl_machine m;
+    (void)state;
+    assert_int_equal(bl_machine_probe(&m, &opt), BL_OK);
+    struct bl_machine_device *d = &m.device[0];
+    for (uint32_t i = 0; i < 2; i++)
+        d->domain[i] = (struct bl_domain){.node = i, .n_cores = 1, .mem_bytes = d->mem_bytes / 2};
+    d->n_domains = 2;
+    if (bl_probe_measure(&m, &plan) == BL_EUNAVAILABLE) {
+        print_message("skipped: %s\n", bl_error());
+        bl_machine_finish(&m);
+        return;
+    }
+    assert_int_equal(d->n_read_rates, 3); /* one thread on one node; one and two over both */
+    assert_true(d->read_rate[0].threads == 1 && d->read_rate[0].domains == 1);
+    assert_true(d->read_rate[1].threads == 1 && d->read_rate[1].domains == 2);
+    assert_true(d->read_rate[2].threads == 2 && d->read_rate[2].domains == 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(d->domain[i].read_measured_bps == d->read_rate[0].bps);
+        assert_true(d->domain[i].far_bps > 1e7);
+    }
+    assert_true(d->read_measured_bps > 1e7);
+    assert_int_equal(d->n_barriers, 1);
+    assert_true(d->rate[BL_Q4_K].decode_bps > 0 && d->rate_default.decode_bps > 0);
+    assert_true(d->layer_ns == 0 || d->layer_ns >= d->step_ns);
+    bl_machine_finish(&m);
+}
+
 /* A system whose free memory is small and whose available memory is not. */
 static void memory_that_can_be_reclaimed(void **state)
 {
@@ -194,9 +226,13 @@ static void machine_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpuinfo),       cmocka_unit_test(judged),
-        cmocka_unit_test(median),        cmocka_unit_test(memory_that_can_be_reclaimed),
-        cmocka_unit_test(measured_here), cmocka_unit_test(machine_files),
+        cmocka_unit_test(cpuinfo),
+        cmocka_unit_test(judged),
+        cmocka_unit_test(median),
+        cmocka_unit_test(measured_over_nodes),
+        cmocka_unit_test(memory_that_can_be_reclaimed),
+        cmocka_unit_test(measured_here),
+        cmocka_unit_test(machine_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
