@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Speed of attention as a whole: a prompt against the float peak, one token at a depth against a
- * plain read of its keys and values. The form by tiles and that by single queries take turns. */
+ * plain read of its keys and values. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,8 +110,6 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     for (size_t i = 0; i < (size_t)s->n_tok * n_head * s->dk; i++)
         ((float *)r->q)[i] = check_uniform(c, -3, 3);
     a->y = r->y = room((size_t)s->n_tok * n_head * s->dv * sizeof(float));
-    a->qk = c->now->kv[s->type].qk;
-    a->pv = c->now->kv[s->type].pv;
     a->keys = c->now->rows[s->type].keys;
     a->values = c->now->rows[s->type].values;
     if (s->n_tok == 1 && s->group <= 16) {
@@ -130,9 +128,8 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     a->n_splits = rows / 128 + 2;
     a->partial_floats = (uint32_t)bl_align_up(s->dv + 2, 16);
     a->tile_rows = bl_cpu_tile_rows(&a->at, s->n_tok);
-    const uint64_t single = bl_cpu_attend_work_bytes(128, s->dv),
-                   tiled = bl_cpu_tile_work_bytes(&a->at, a->tile_rows);
-    a->work_bytes = (size_t)(single > tiled ? single : tiled);
+    a->split = 256;
+    a->work_bytes = (size_t)bl_cpu_tile_work_bytes(&a->at, a->tile_rows);
     a->work = r->work = room(a->work_bytes);
     a->partial = r->partial =
         room((s->depth ? (size_t)n_head * a->n_splits : 1) * a->partial_floats * 4);
@@ -145,19 +142,29 @@ static void free_rig(struct rig *r)
         free(all[i]);
 }
 
-static double timed(const struct context *c, struct rig *r, bool tiles)
+static double timed(const struct context *c, struct rig *r)
 {
     const struct bl_cpu_job job = {c->now, r->params, 0, 1};
     const double start = seconds();
-    r->args.split = tiles ? 256 : 128;
     r->counter.next = 0;
     if (r->params->n_tok > 1) {
-        (tiles ? bl_cpu_tile_many : bl_cpu_attend_many)(&r->args, &job);
+        bl_cpu_tile_many(&r->args, &job);
     } else {
-        (tiles ? bl_cpu_tile_few : bl_cpu_attend_few)(&r->args, &job);
-        (tiles ? bl_cpu_tile_merge : bl_cpu_attend_merge)(&r->args, &job);
+        bl_cpu_tile_few(&r->args, &job);
+        bl_cpu_tile_merge(&r->args, &job);
     }
     return seconds() - start;
+}
+
+/* The same by way of panels. */
+static double timed_panels(const struct context *c, struct rig *r)
+{
+    const struct bl_cpu_attention_args rows = r->args;
+    r->args.row_scores = NULL;
+    r->args.row_sum = NULL;
+    const double time = timed(c, r);
+    r->args = rows;
+    return time;
 }
 
 static uint64_t plain_sum;
@@ -183,38 +190,37 @@ static void keep_least(double *least, double x)
 static void bench_prompt(const struct context *c, const struct attention_shape *s, struct rig *r,
                          unsigned flags)
 {
-    double peak = 0, tiles = INFINITY, single = INFINITY;
+    double peak = 0, least = INFINITY;
     const double macs =
         (double)(s->dk + s->dv) * s->n_head_kv * s->group * s->n_tok * (s->n_tok + 1) / 2;
     for (int i = 0; i < 5; i++) {
         const double now = bench_peak(flags, true);
         peak = now > peak ? now : peak;
-        keep_least(&tiles, timed(c, r, true));
-        if (i < 2 && flags)
-            keep_least(&single, timed(c, r, false));
+        keep_least(&least, timed(c, r));
     }
     printf("  prompt  dk %3u dv %3u, %3u x %u heads, %-5s %5u tokens: %7.1f GMAC/s", s->dk, s->dv,
-           s->group, s->n_head_kv, bl_dtypes[s->type].name, s->n_tok, macs * 1e-9 / tiles);
+           s->group, s->n_head_kv, bl_dtypes[s->type].name, s->n_tok, macs * 1e-9 / least);
     if (peak > 0)
-        printf(", %3.0f%% of the peak", 100 * macs / tiles / peak);
-    printf(", single queries take %.1f times as long\n", single / tiles);
+        printf(", %3.0f%% of the peak", 100 * macs / least / peak);
+    printf("\n");
 }
 
-static void bench_decode(const struct context *c, const struct attention_shape *s, struct rig *r,
-                         unsigned flags)
+static void bench_decode(const struct context *c, const struct attention_shape *s, struct rig *r)
 {
-    double read = INFINITY, tiles = INFINITY, single = INFINITY;
+    double read = INFINITY, least = INFINITY, panels = INFINITY;
     for (int i = 0; i < 15; i++) {
         keep_least(&read, read_cache(r));
-        keep_least(&tiles, timed(c, r, true));
-        if (flags)
-            keep_least(&single, timed(c, r, false));
+        keep_least(&least, timed(c, r));
+        if (r->args.row_scores)
+            keep_least(&panels, timed_panels(c, r));
     }
     printf("  decode  dk %3u dv %3u, %3u x %u heads, %-5s depth %5u: %6.1f GB/s, %3.0f%% of a "
-           "plain read, single "
-           "queries %3.0f%%\n",
+           "plain read",
            s->dk, s->dv, s->group, s->n_head_kv, bl_dtypes[s->type].name, s->depth,
-           (double)r->cache_bytes * 1e-9 / tiles, 100 * read / tiles, 100 * read / single);
+           (double)r->cache_bytes * 1e-9 / least, 100 * read / least);
+    if (r->args.row_scores)
+        printf(", panels take %.1f times as long", panels / least);
+    printf("\n");
 }
 
 void bench_attention(struct context *c, unsigned flags, bool prompts, bool decode)
@@ -228,7 +234,7 @@ void bench_attention(struct context *c, unsigned flags, bool prompts, bool decod
             continue;
         make_rig(c, &shapes[i], &r);
         if (shapes[i].depth)
-            bench_decode(c, &shapes[i], &r, flags);
+            bench_decode(c, &shapes[i], &r);
         else
             bench_prompt(c, &shapes[i], &r, flags);
         fflush(stdout);

@@ -377,7 +377,6 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     bl_cpu_avx2_iquant(t);
     bl_cpu_avx2_panel_f32(t);
     bl_cpu_avx2_panel(t);
-    bl_cpu_avx2_kv(t);
     bl_cpu_avx2_attend(t);
     bl_cpu_avx2_few(t);
     bl_cpu_avx2_recurrent(t);

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#define FEW_ISA "avx2"
 #define FEW_MOST_ROWS 4
 enum { MOST_ROWS = FEW_MOST_ROWS, MOST_SUMS = 8 };
 typedef __m256 vec;

@@ -338,7 +338,6 @@ void bl_cpu_avx512(struct bl_cpu_kernels *t)
     bl_cpu_avx512_iquant(t);
     bl_cpu_avx512_lowbit(t);
     bl_cpu_avx512_panel(t);
-    bl_cpu_avx512_kv(t);
     bl_cpu_avx512_attend(t);
     bl_cpu_avx512_few(t);
     bl_cpu_avx512_recurrent(t);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#define FEW_ISA "avx512"
 #define FEW_MOST_ROWS 8
 enum { MOST_ROWS = FEW_MOST_ROWS, MOST_SUMS = 16 };
 typedef __m512 vec;

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* few_rows.h — attention of few queries over rows where they lie, in vectors of any width. Included by one file of each
- * instruction set, which first defines
- *   vec, LANES                     a vector of floats
- *   MOST_ROWS, MOST_SUMS           queries taken together; sums in registers
- *   zero, fill, fma3               its arithmetic
- *   load_vec, store_vec            64-byte aligned floats; load_queries: any
- *   row_whole, row_part            LANES elements of a row; the last `left` of one, zeros behind
- *   queries_part                   the same of floats
- *   put_sums                       the sums of R rows of K vectors, of each row the first n, to rows of scores
+/* few_rows.h — attention of few queries over rows where they lie, in vectors of any width. Included
+ * by one file of each instruction set, which first defines FEW_ISA, FEW_MOST_ROWS         its name;
+ * as MOST_ROWS vec, LANES                     a vector of floats MOST_ROWS, MOST_SUMS queries taken
+ * together; sums in registers zero, fill, fma3               its arithmetic load_vec, store_vec
+ * 64-byte aligned floats; load_queries: any row_whole, row_part            LANES elements of a row;
+ * the last `left` of one, zeros behind queries_part                   the same of floats put_sums
+ * the sums of R rows of K vectors, of each row the first n, to rows of scores
  *
- * Purpose   bl_row_scores_fn and bl_row_sum_fn.
+ * Purpose   bl_row_scores_fn, bl_row_sum_fn and bl_qk_fn.
  * Ownership none.
  * Units     elements, keys.
  * Errors    none.
@@ -25,7 +23,10 @@ enum {
 
 BL_ALWAYS_INLINE size_t row_bytes(enum bl_dtype t, uint32_t n)
 {
-    return t == BL_F32 ? 4 * (size_t)n : t == BL_Q8_0 ? n / 32 * 34 : t == BL_Q4_0 ? n / 32 * 18 : 2 * (size_t)n;
+    return t == BL_F32    ? 4 * (size_t)n
+           : t == BL_Q8_0 ? n / 32 * 34
+           : t == BL_Q4_0 ? n / 32 * 18
+                          : 2 * (size_t)n;
 }
 
 /* ---- scores ---- */
@@ -59,8 +60,8 @@ BL_ALWAYS_INLINE void ask_keys(enum bl_dtype t, int K, const struct keys_in_hand
         }
 }
 /* R queries against K keys, of which n are wanted. */
-BL_ALWAYS_INLINE void score_keys(enum bl_dtype t, int R, int K, uint32_t dk, uint32_t n, float *score,
-                                 const float *q, const struct keys_in_hand *k)
+BL_ALWAYS_INLINE void score_keys(enum bl_dtype t, int R, int K, uint32_t dk, uint32_t n,
+                                 float *score, const float *q, const struct keys_in_hand *k)
 {
     vec acc[MOST_SUMS], key[8];
     uint32_t i = 0;
@@ -108,7 +109,8 @@ struct values {
     uint32_t dv, width;
 };
 
-/* V vectors of columns for R queries over all keys; part: the row's last elements, fewer than V vectors. */
+/* V vectors of columns for R queries over all keys; part: the row's last elements, fewer than V
+ * vectors. */
 BL_ALWAYS_INLINE void sum_columns(enum bl_dtype t, int R, int V, bool part, const struct values *v,
                                   uint32_t at)
 {
@@ -213,21 +215,41 @@ BL_ALWAYS_INLINE void few_sum(enum bl_dtype t, uint32_t dv, uint32_t n, float *a
     }
 }
 
-#define FEW_OF(name, type)                                                                         \
-    static void scores_##name(uint32_t dk, uint32_t n, float *score, const float *q,               \
-                              const struct bl_tile_source *s)                                      \
+/* One query against any number of keys. */
+BL_ALWAYS_INLINE void few_qk(enum bl_dtype t, uint32_t dk, uint32_t n, float *score, const float *q,
+                             const void *base, const uint64_t *row, float scale)
+{
+    for (uint32_t j = 0; j < n; j += BL_TILE_KEYS) {
+        const uint32_t n_keys = n - j < BL_TILE_KEYS ? n - j : BL_TILE_KEYS;
+        const struct bl_tile_source s = {.base = base, .row = row + j, .n_keys = n_keys};
+        scores_of(t, 1, dk, score + j, q, &s);
+        for (uint32_t i = j; i < j + n_keys; i++)
+            score[i] *= scale;
+    }
+}
+
+#define FEW_OF(e, type)                                                                            \
+    static void scores_##e(uint32_t dk, uint32_t n, float *score, const float *q,                  \
+                           const struct bl_tile_source *s)                                         \
     {                                                                                              \
         few_scores(type, dk, n, score, q, s);                                                      \
     }                                                                                              \
-    static void sum_##name(uint32_t dv, uint32_t n, float *acc, const float *weight,               \
-                           const float *keep, const struct bl_tile_source *s)                      \
+    static void sum_##e(uint32_t dv, uint32_t n, float *acc, const float *weight,                  \
+                        const float *keep, const struct bl_tile_source *s)                         \
     {                                                                                              \
         few_sum(type, dv, n, acc, weight, keep, s);                                                \
     }                                                                                              \
-    static void set_##name(struct bl_cpu_kernels *t)                                               \
+    static void qk_##e(uint32_t dk, uint32_t n, float *score, const float *q, const void *base,    \
+                       const uint64_t *row, float scale)                                           \
     {                                                                                              \
-        t->rows[type].scores = scores_##name;                                                      \
-        t->rows[type].sum = sum_##name;                                                            \
+        few_qk(type, dk, n, score, q, base, row, scale);                                           \
+    }                                                                                              \
+    static void set_##e(struct bl_cpu_kernels *t)                                                  \
+    {                                                                                              \
+        t->rows[type].scores = scores_##e;                                                         \
+        t->rows[type].sum = sum_##e;                                                               \
+        t->kv[type].name = "kv_" #e "_f32_8__" FEW_ISA;                                            \
+        t->kv[type].qk = qk_##e;                                                                   \
     }
 FEW_OF(f32, BL_F32)
 FEW_OF(f16, BL_F16)
@@ -235,6 +257,7 @@ FEW_OF(bf16, BL_BF16)
 FEW_OF(q8_0, BL_Q8_0)
 FEW_OF(q4_0, BL_Q4_0)
 
+/* Sums of single queries are for --exact alone: those of the portable kernels stay. */
 static void set_few(struct bl_cpu_kernels *t)
 {
     set_f32(t);

@@ -18,7 +18,6 @@ void bl_cpu_avx2_kquant(struct bl_cpu_kernels *);  /* Q2_K to Q6_K */
 void bl_cpu_avx2_iquant(struct bl_cpu_kernels *);  /* IQ4_XS and the codebook types */
 void bl_cpu_avx2_panel_f32(struct bl_cpu_kernels *); /* after the dots */
 void bl_cpu_avx2_panel(struct bl_cpu_kernels *);   /* packed panels, after panel_f32 */
-void bl_cpu_avx2_kv(struct bl_cpu_kernels *);      /* attention over cached rows */
 void bl_cpu_avx2_attend(struct bl_cpu_kernels *);  /* attention by tiles of queries */
 void bl_cpu_avx2_few(struct bl_cpu_kernels *);     /* attention of few queries, after attend */
 void bl_cpu_avx2_recurrent(struct bl_cpu_kernels *); /* the delta rule in chunks, convolutions */
@@ -31,7 +30,6 @@ void bl_cpu_avx512_panel(struct bl_cpu_kernels *); /* all types */
 void bl_cpu_avx512_dot32_one(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kquant_one(struct bl_cpu_kernels *);
 void bl_cpu_avx512_iquant_one(struct bl_cpu_kernels *);
-void bl_cpu_avx512_kv(struct bl_cpu_kernels *);
 void bl_cpu_avx512_attend(struct bl_cpu_kernels *);
 void bl_cpu_avx512_few(struct bl_cpu_kernels *);
 void bl_cpu_avx512_recurrent(struct bl_cpu_kernels *);
