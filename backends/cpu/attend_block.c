@@ -108,6 +108,7 @@ static struct work work_of(const struct bl_cpu_attention_args *a, uint32_t ith)
  * of it. */
 struct unit {
     uint32_t t0, t1, kv, head, n_heads, part;
+    uint32_t key, n_same; /* of its tokens and key head: a number, and how many units there are */
     struct bl_attend_view all;
 };
 
@@ -119,7 +120,7 @@ struct plan {
 /* Blocks of tokens from the last, whose tokens see most: what ends last shall be small. */
 struct walk {
     struct plan plan;
-    uint32_t t0, t1, parts;
+    uint32_t t0, t1, parts, n_blocks;
     uint64_t before, units; /* of later blocks, of this one */
     struct bl_attend_view all;
 };
@@ -141,6 +142,7 @@ static bool next_block(const struct bl_cpu_attention_args *a, const struct bl_pa
     w->units = 0;
     if (!w->t0)
         return false;
+    w->n_blocks++;
     w->t1 = w->t0;
     w->t0 = start_of_run(p, w->t1, w->plan.tokens);
     w->all = bl_attend_view_of_all(a, p, w->t0, w->t1);
@@ -161,6 +163,8 @@ static bool locate(const struct bl_cpu_attention_args *a, const struct bl_params
     *u = (struct unit){.t0 = w->t0, .t1 = w->t1, .all = w->all};
     u->kv = i / w->plan.subsets % a->at.n_head_kv;
     u->part = i / w->plan.subsets / a->at.n_head_kv;
+    u->key = (w->n_blocks - 1) * a->at.n_head_kv + u->kv;
+    u->n_same = w->parts * w->plan.subsets;
     u->head = u->kv * a->group + first;
     u->n_heads = left < w->plan.heads ? left : w->plan.heads;
     return true;
@@ -697,6 +701,41 @@ static void keep_part(const struct bl_cpu_attention_args *a, const struct bl_par
     }
 }
 
+/* Results of all parts, which become shares of the whole. A sink is a score without a value. */
+static void merge_parts(const struct bl_cpu_attention_args *a, const struct bl_cpu_kernels *kernels,
+                        uint32_t t, uint32_t head, uint32_t n)
+{
+    const uint32_t dv = a->at.dv;
+    const float sink = a->sinks ? a->sinks[head] * 0x1.715476p+0f : -INFINITY;
+    float *p = partial_of(a, t, head, 0), *y = out_of(a, t, head), max = sink, sum;
+    for (uint32_t s = 0; s < n; s++)
+        max = p[s * a->partial_floats + dv] > max ? p[s * a->partial_floats + dv] : max;
+    sum = a->sinks ? exp2f(sink - max) : 0;
+    for (uint32_t s = 0; s < n; s++) {
+        float *share = &p[s * a->partial_floats + dv];
+        *share = exp2f(*share - max);
+        sum += share[1] * *share;
+    }
+    memset(y, 0, dv * sizeof *y);
+    for (uint32_t s = 0; s < n; s++, p += a->partial_floats)
+        kernels->axpy(dv, y, p[dv] / sum, p);
+}
+
+/* Whoever brings the last part of some tokens and a key head puts their results together: no thread
+ * waits for it, and parts are taken in their order. */
+static void end_unit(const struct bl_cpu_attention_args *a, const struct bl_cpu_job *job,
+                     const struct unit *u)
+{
+    _Atomic uint32_t *done = &a->done[u->key]->next;
+    if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < u->n_same)
+        return;
+    for (uint32_t t = u->t0; t < u->t1; t++) {
+        const uint32_t n = bl_attend_n_parts(a, bl_attend_view_of(a, job->params, t));
+        for (uint32_t i = 0; i < a->group; i++)
+            merge_parts(a, job->kernels, t, u->kv * a->group + i, n);
+    }
+}
+
 /* A unit is taken before the last one is run, so that its first keys come near meanwhile. */
 void bl_cpu_tile_few(const void *args, const struct bl_cpu_job *job)
 {
@@ -718,23 +757,6 @@ void bl_cpu_tile_few(const void *args, const struct bl_cpu_job *job)
         load_queries(a, &u, w.q);
         run_part(a, job, &w, &u, u.part, &after);
         keep_part(a, job->params, &w, &u);
-    }
-}
-
-void bl_cpu_tile_merge(const void *args, const struct bl_cpu_job *job)
-{
-    const struct bl_cpu_attention_args *a = args;
-    const uint32_t dv = a->at.dv;
-    const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
-    for (uint32_t t = own.first; t < own.end; t++) {
-        const uint32_t n = bl_attend_n_parts(a, bl_attend_view_of(a, job->params, t));
-        for (uint32_t head = 0; head < a->at.n_head; head++) {
-            const float *p = partial_of(a, t, head, 0);
-            float *y = out_of(a, t, head);
-            struct running r = {0};
-            for (uint32_t s = 0; s < n; s++, p += a->partial_floats)
-                merge(dv, &r, y, (struct running){p[dv], p[dv + 1], true}, p);
-            finish(a, r, head, y);
-        }
+        end_unit(a, job, &u);
     }
 }

@@ -105,40 +105,62 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     fill_groups(b, a);
 }
 
-struct form {
-    bl_cpu_step_fn *few, *merge, *many;
-};
-static const struct form single = {bl_cpu_attend_few, bl_cpu_attend_merge, bl_cpu_attend_many},
-                         tiled = {bl_cpu_tile_few, bl_cpu_tile_merge, bl_cpu_tile_many};
+static void emit_merge(struct bl_cpu_builder *b, const struct bl_cpu_attention_args *a,
+                       uint64_t partials, uint64_t token_bytes)
+{
+    struct bl_cpu_attention_args *m = bl_cpu_step(b, bl_cpu_attend_merge, sizeof *m, BL_CPU_TOKENS);
+    if (!m)
+        return;
+    *m = *a;
+    bl_cpu_touch(b, (uint64_t)(uintptr_t)a->partial, partials, token_bytes, false);
+    bl_cpu_writes(b, 0);
+}
+
+/* Arguments with n counters of what is done behind them. */
+static struct bl_cpu_attention_args *begin_step(struct bl_cpu_builder *b, bl_cpu_step_fn *run,
+                                                uint64_t n)
+{
+    struct bl_cpu_attention_args *a =
+        bl_cpu_step(b, run, sizeof *a + (size_t)n * sizeof *a->done, BL_CPU_SPREAD);
+    if (!a || !(a->counter = bl_cpu_counter_of(b)))
+        return NULL;
+    a->done = (struct bl_cpu_counter **)(a + 1);
+    for (uint64_t i = 0; i < n; i++)
+        if (!(a->done[i] = bl_cpu_counter_of(b)))
+            return NULL;
+    return a;
+}
+
+static bl_cpu_step_fn *step_of(bool few, bool tiles)
+{
+    if (few)
+        return tiles ? bl_cpu_tile_few : bl_cpu_attend_few;
+    return tiles ? bl_cpu_tile_many : bl_cpu_attend_many;
+}
 
 static void attention_emit(struct bl_cpu_builder *b)
 {
     const struct sizes s = sizes_of(&b->dev->base.caps, b->graph, b->node);
-    const struct form f = s.tile_rows ? tiled : single;
     const struct bl_value *q = bl_cpu_src(b, Q);
-    const bool few = is_few(q);
+    const bool few = is_few(q), tiles = s.tile_rows > 0;
     const uint64_t own = b->dev->base.caps.threads * s.work, partials = q->ne[1] * s.partial;
+    const struct bl_attention_attr *at = bl_cpu_attr(b);
     bl_cpu_reserve(b, bl_cpu_round(own) + (few ? bl_cpu_round(partials) : 0));
     const uint64_t work = bl_cpu_take(b, own), partial = few ? bl_cpu_take(b, partials) : 0;
     struct bl_cpu_attention_args *a =
-        bl_cpu_step(b, few ? f.few : f.many, sizeof *a, BL_CPU_SPREAD);
-    if (!a || !(a->counter = bl_cpu_counter_of(b)))
+        begin_step(b, step_of(few, tiles), few && tiles ? (uint64_t)q->ne[1] * at->n_head_kv : 0);
+    if (!a)
         return;
     fill_args(b, a, &s);
     bl_cpu_touch(b, work, own, 0, true);
     a->work = (uint8_t *)(uintptr_t)work;
     a->partial = (float *)(uintptr_t)partial;
-    if (!few) {
+    if (few)
+        bl_cpu_touch(b, partial, partials, s.partial, true);
+    if (few && !tiles)
+        emit_merge(b, a, partials, s.partial);
+    else
         bl_cpu_writes(b, 0);
-        return;
-    }
-    bl_cpu_touch(b, partial, partials, s.partial, true);
-    struct bl_cpu_attention_args *m = bl_cpu_step(b, f.merge, sizeof *m, BL_CPU_TOKENS);
-    if (!m)
-        return;
-    *m = *a;
-    bl_cpu_touch(b, partial, partials, s.partial, false);
-    bl_cpu_writes(b, 0);
 }
 
 static bool holds_kv(uint8_t type)

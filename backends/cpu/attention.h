@@ -5,7 +5,7 @@
  * Purpose   what a token sees is a list of rows: those of whole groups of tokens, then those of single tokens. Both are
  *           cut into splits at fixed places; each split gives a partial result for a (token, head): its largest score,
  *           the sum of exponentials and the weighted values. Partials are merged in order. Few tokens: threads share
- *           (token, split, heads), a second step merges. Many: a thread takes a block of tokens and merges as it goes.
+ *           (token, split, heads), and the last one of a token and key head merges (--exact: a second step). Many: a thread takes a block of tokens and merges as it goes.
  *           What a token gets depends neither on the number of threads nor on the other tokens, but for one thing: of
  *           few tokens rows are read where they lie if there are kernels for that, of many by way of panels, and these
  *           sum in different orders. There are two forms: by tiles of queries (attend_block.c), and for --exact by single
@@ -33,6 +33,7 @@ struct bl_cpu_attention_args {
     bl_row_scores_fn *row_scores; /* rows are read where they lie; NULL: in panels */
     bl_row_sum_fn *row_sum;
     struct bl_cpu_counter *counter;
+    struct bl_cpu_counter **done; /* few tokens by tiles: [token][key head] parts that are */
     size_t k_row_bytes, v_row_bytes, k_head_bytes, v_head_bytes;
     struct bl_attention_attr at;
     uint32_t group; /* query heads of one key head */
@@ -53,6 +54,6 @@ bl_cpu_step_fn bl_cpu_attend_many;
 /* The same by tiles. */
 uint32_t bl_cpu_tile_rows(const struct bl_attention_attr *, uint32_t n_tok); /* of a thread, for at most n_tok tokens */
 uint64_t bl_cpu_tile_work_bytes(const struct bl_attention_attr *, uint32_t rows);
-bl_cpu_step_fn bl_cpu_tile_few, bl_cpu_tile_merge, bl_cpu_tile_many;
+bl_cpu_step_fn bl_cpu_tile_few, bl_cpu_tile_many;
 
 #endif
