@@ -166,6 +166,12 @@ struct bl_options;
 /* Writes lines such as "threads 8: 8 physical cores": threads, memory nodes and huge pages that an engine would get;
  * of a machine_file, the table of its devices. */
 enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), void *arg, const struct bl_options *);
+/* The machines that come with the library, by number; BL_EINVAL after the last. bl_options.machine_file takes the name. */
+struct bl_machine_title {
+    const char *name;        /* "dgx-spark" */
+    char about[96];
+};
+enum bl_status bl_machine_known(uint32_t i, struct bl_machine_title *out);
 /* Measures this machine: memory, kernels by type, meetings of threads, fixed costs; about 12 seconds, quick: 3. *json is
  * malloc'ed and the caller's: a machine file (configs/schema/machine.schema.json). line: its table for people; note: what
  * is going on; both may be NULL. */
@@ -192,7 +198,8 @@ enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
 enum { BL_CPU_MASK_ALL = 63 };
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
-    const char *machine_file;            /* this machine as `ballast probe` wrote it, or one to plan for; NULL: looked at */
+    /* This machine as `ballast probe` wrote it, or one to plan for, also by its name; NULL: looked at. */
+    const char *machine_file;
     const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
     uint32_t n_device_set;
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */

@@ -18,7 +18,15 @@ enum { BL_MACHINE_FORMAT = 1 };
 
 /* what: names the text in messages. */
 enum bl_status bl_machine_parse(struct bl_machine *out, const char *what, const char *text, size_t n_bytes);
-enum bl_status bl_machine_load(struct bl_machine *out, const char *path);
+/* A file, or by its name a machine that comes with the library. BL_EIO: neither. */
+enum bl_status bl_machine_load(struct bl_machine *out, const char *path_or_name);
+struct bl_machine_source {
+    const char *name; /* "dgx-spark" */
+    const unsigned char *json;
+    size_t n_bytes;
+};
+extern const struct bl_machine_source bl_machine_sources[]; /* from configs/machines, in the order of their names */
+extern const uint32_t bl_machine_n_sources;
 enum bl_status bl_machine_write(const struct bl_machine *, char **text, size_t *n_bytes);
 
 /* "gpu0.mem=24GiB", "link1.bps=12GB/s", "cpu0.read=200GB/s": a device by its id or by kind and number, a link by number.

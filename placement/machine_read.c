@@ -283,12 +283,50 @@ enum bl_status bl_machine_parse(struct bl_machine *out, const char *what, const 
     return read_tree(tree, what, out);
 }
 
+/* ---- those that come with the library -------------------------------------------------------- */
+
+static const char *source_name(const void *arg, size_t i)
+{
+    (void)arg;
+    return bl_machine_sources[i].name;
+}
+
+static const struct bl_machine_source *find_source(const char *name)
+{
+    for (uint32_t i = 0; i < bl_machine_n_sources; i++)
+        if (!strcmp(bl_machine_sources[i].name, name))
+            return &bl_machine_sources[i];
+    return NULL;
+}
+
+enum bl_status bl_machine_known(uint32_t i, struct bl_machine_title *out)
+{
+    struct bl_machine m;
+    if (i >= bl_machine_n_sources)
+        return BL_EINVAL;
+    const struct bl_machine_source *s = &bl_machine_sources[i];
+    BL_TRY(bl_machine_parse(&m, s->name, (const char *)s->json, s->n_bytes));
+    out->name = s->name;
+    snprintf(out->about, sizeof out->about, "%s", m.name);
+    bl_machine_finish(&m);
+    return BL_OK;
+}
+
 enum bl_status bl_machine_load(struct bl_machine *out, const char *path)
 {
-    const char *name = strrchr(path, '/');
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+    const bool is_name = !slash && !(dot && !strcmp(dot, ".json"));
+    const struct bl_machine_source *s = is_name ? find_source(path) : NULL;
     char what[80];
     cJSON *tree;
-    snprintf(what, sizeof what, "machine %.64s", name ? name + 1 : path);
-    BL_TRY(bl_json_load(&tree, what, path, &limits));
+    snprintf(what, sizeof what, "machine %.64s", slash ? slash + 1 : path);
+    if (s)
+        return bl_machine_parse(out, what, (const char *)s->json, s->n_bytes);
+    enum bl_status st = bl_json_load(&tree, what, path, &limits);
+    const char *near = st == BL_EIO && is_name ? bl_nearest_name(path, source_name, NULL) : NULL;
+    if (near)
+        return bl_fail(BL_EIO, "%.64s: no such file or known machine; the nearest is '%s'", path,
+                       near);
+    BL_TRY(st);
     return read_tree(tree, what, out);
 }

@@ -13,7 +13,7 @@
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 struct info_args {
-    bool tensors, full, cpu;
+    bool tensors, full, cpu, machines;
     int format; /* index of FORMAT_WORDS */
 };
 #define AT(member) offsetof(struct info_args, member)
@@ -36,6 +36,8 @@ static const struct bl_arg info_rows[] = {
     {"--full", BL_ARG_FLAG, AT(full), .help = "json: arrays in full, not only their first items"},
     {"--cpu", BL_ARG_FLAG, AT(cpu),
      .help = "threads and kernels that this processor gets; needs no model"},
+    {"--machines", BL_ARG_FLAG, AT(machines),
+     .help = "list the machines that --machine knows by name, and nothing else"},
 };
 
 /* ---- the model
@@ -277,6 +279,17 @@ static int open_model(const struct bl_report *r, struct info *i)
     return BL_EXIT_OK;
 }
 
+static int list_machines(const struct bl_report *r)
+{
+    struct bl_out_page page;
+    struct bl_machine_title t;
+    FILE *f = bl_out_page_begin(&page);
+
+    for (uint32_t i = 0; f && bl_machine_known(i, &t) == BL_OK; i++)
+        fprintf(f, "%-24s %s\n", t.name, t.about);
+    return bl_out_page_end(r, &page);
+}
+
 int bl_verb_info(int argc, char **argv)
 {
     struct info info = {0};
@@ -302,11 +315,13 @@ int bl_verb_info(int argc, char **argv)
                 "  ballast info -m model.gguf -c 131072\n"
                 "  ballast info -m model-00001-of-00003.gguf --format json\n"
                 "  ballast info --cpu\n"
-                "  ballast info --machine configs/machines/dgx-spark.json\n\n" BL_EXIT_CODES_HELP,
+                "  ballast info --machine dgx-spark\n\n" BL_EXIT_CODES_HELP,
     };
     enum bl_parsed parsed = bl_args_parse(&command, argc, argv);
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
+    if (info.args.machines)
+        return list_machines(&command.report);
     info.args.cpu |= e->machine_file != NULL;
     if (!e->model && !info.args.cpu)
         return bl_args_fail(&command, "missing -m FILE, --cpu or --machine FILE");

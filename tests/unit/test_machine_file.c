@@ -77,6 +77,24 @@ static void shipped_machines(void **state)
     }
     closedir(dir);
     assert_true(n >= 16);
+    assert_int_equal(n, bl_machine_n_sources); /* all are in the library */
+}
+
+static void known_machines(void **state)
+{
+    struct bl_machine_title t;
+    struct bl_machine m;
+    uint32_t n = 0;
+    (void)state;
+    for (; bl_machine_known(n, &t) == BL_OK; n++) {
+        good(bl_machine_load(&m, t.name));
+        assert_string_equal(m.name, t.about);
+        bl_machine_finish(&m);
+    }
+    assert_int_equal(n, bl_machine_n_sources);
+    assert_int_equal(bl_machine_load(&m, "turin-81"), BL_EIO);
+    assert_string_equal(bl_error(),
+                        "turin-81: no such file or known machine; the nearest is 'turin-80'");
 }
 
 static void wrong_files(void **state)
@@ -428,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shipped_machines),
+        cmocka_unit_test(known_machines),
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(brackets),
         cmocka_unit_test(names),

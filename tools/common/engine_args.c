@@ -89,7 +89,8 @@ static const struct bl_arg machine_rows[] = {
     {"--cpu-mask", BL_ARG_INT, AT(cpu_mask), "MASK", 0, 4294967295.0,
      .help = "CPU features that kernels may use: " BL_CPU_MASKS_HELP " (default: all there are)"},
     {"--machine", BL_ARG_TEXT, AT(machine_file), "FILE",
-     .help = "this machine as 'ballast probe -o FILE' wrote it; info also shows other machines"},
+     .help = "this machine as 'ballast probe -o FILE' wrote it; info also shows other machines, "
+             "those of 'info --machines' by name"},
     {"--device-set", BL_ARG_TEXTS, AT(device_set), "DEVICE.MEMBER=VALUE",
      .help = "take one figure to be another, such as cpu0.usable=8GiB or cpu0.read=40GB/s; may be "
              "repeated"},
