@@ -90,13 +90,13 @@ struct bl_jv bl_jstr_strip(struct bl_jinja_run *r, struct bl_jv s, struct bl_jv 
     }
     if (chars.kind != BL_J_STRING)
         return bl_jrun_fail(r, BL_EINVAL, "strip arg must be None or str");
-    while (right && begin < end && bl_jrun_work(r, chars.len)) {
+    while (right && begin < end && bl_jrun_work(r, (uint64_t)chars.len + BL_JPIECE_BYTES)) {
         size_t n = bl_jtext_last(bytes, end);
         if (!has_character(chars, bytes + end - n, n))
             break;
         end -= n;
     }
-    while (left && begin < end && bl_jrun_work(r, chars.len)) {
+    while (left && begin < end && bl_jrun_work(r, (uint64_t)chars.len + BL_JPIECE_BYTES)) {
         size_t n = bl_jtext_next(bytes + begin, end - begin);
         if (!has_character(chars, bytes + begin, n))
             break;
@@ -115,7 +115,7 @@ int64_t bl_jstr_find(struct bl_jinja_run *r, struct bl_jv in, uint32_t from, str
     while (in.len - from >= what.len) {
         const char *at = memchr(bytes + from, w[0], in.len - from - what.len + 1);
         uint32_t looked_at = at ? (uint32_t)(at - bytes) - from : in.len - from;
-        if (!bl_jrun_work(r, (uint64_t)looked_at + what.len) || !at)
+        if (!bl_jrun_work(r, (uint64_t)looked_at + what.len + BL_JPIECE_BYTES) || !at)
             return -1;
         if (memcmp(at, w, what.len) == 0)
             return at - bytes;
@@ -129,16 +129,17 @@ int64_t bl_jstr_find_last(struct bl_jinja_run *r, struct bl_jv in, uint32_t end,
     const char *bytes = bl_jv_bytes(in), *w = bl_jv_bytes(what);
     if (!what.len)
         return end;
-    if (what.len > end || !bl_jrun_work(r, end))
-        return -1;
-    for (int64_t at = (int64_t)end - what.len; at >= 0; at--) {
+    int64_t charged = end;
+    for (int64_t at = charged - what.len; at >= 0; at--) {
         if (bytes[at] != w[0])
             continue;
-        if (!bl_jrun_work(r, what.len))
+        if (!bl_jrun_work(r, (uint64_t)(charged - at) + what.len + BL_JPIECE_BYTES))
             return -1;
         if (memcmp(bytes + at, w, what.len) == 0)
             return at;
+        charged = at;
     }
+    bl_jrun_work(r, (uint64_t)charged);
     return -1;
 }
 

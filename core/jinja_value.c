@@ -66,7 +66,7 @@ static void add_span(struct bl_jinja_run *r, struct bl_jbuf *b, uint32_t begin, 
 
 void bl_jbuf_put(struct bl_jinja_run *r, struct bl_jbuf *b, const char *bytes, size_t n, bool user)
 {
-    if (!n || !bl_jrun_work(r, n) || !make_room(r, b, n))
+    if (!n || !bl_jrun_work(r, (uint64_t)n + BL_JPIECE_BYTES) || !make_room(r, b, n))
         return;
     memcpy(b->bytes + b->used, bytes, n);
     b->used += (uint32_t)n;

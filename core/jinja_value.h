@@ -134,6 +134,7 @@ struct bl_jv bl_jrun_raise(struct bl_jinja_run *, struct bl_jv message); /* no l
 struct bl_jv bl_jrun_fail_undefined(struct bl_jinja_run *, struct bl_jv undefined);
 bool bl_jrun_step(struct bl_jinja_run *, uint64_t n);  /* false: failed, now or before */
 bool bl_jrun_work(struct bl_jinja_run *, uint64_t n_bytes);
+enum { BL_JPIECE_BYTES = 16 }; /* what a piece costs however short, where text is worked on piece by piece */
 bool bl_jrun_enter(struct bl_jinja_run *); /* one level of recursion; leave even when it says false */
 void bl_jrun_leave(struct bl_jinja_run *);
 void *bl_jrun_alloc(struct bl_jinja_run *, uint64_t bytes); /* zeroed; NULL after a failure */

@@ -522,6 +522,25 @@ static void test_work(void **state)
     }
 }
 
+/* Text worked on piece by piece costs more than its bytes: here twelve times as many. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    static const char *const operation[] = {
+        "s.replace('a', '')", "s.replace('a', 'b')",    "s.split('a')", "s.rsplit('a')",
+        "s.strip('ab')",      "s.count('a')",           "s | upper",    "s | title",
+        "s.replace('', 'b')", "s.replace('a', '<') | e"};
+    for (size_t i = 0; i < BL_COUNT(operation); i++) {
+        char source[100];
+        snprintf(source, sizeof source, "{%% set s = 'a' * 300000 %%}{%% set x = %s %%}",
+                 operation[i]);
+        if (render_limited(source, (struct bl_jinja_limits){.steps = 12 * 300}) != BL_ELIMIT)
+            fail_msg("%s: costs next to nothing", operation[i]);
+        assert_int_equal(render_limited(source, (struct bl_jinja_limits){.steps = 100 * 300}),
+                         BL_OK);
+    }
+}
+
 static void *render_deep(void *arg)
 {
     (void)arg;
@@ -605,9 +624,10 @@ int main(void)
         cmocka_unit_test(test_own),           cmocka_unit_test(test_errors),
         cmocka_unit_test(test_variables),     cmocka_unit_test(test_provenance),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_tight_limits),
-        cmocka_unit_test(test_work),          cmocka_unit_test(test_stack),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_micro),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_work),          cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_stack),         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_micro),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_cases),
     };
     return cmocka_run_group_tests_name("jinja", tests, NULL, NULL);
 }
