@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* node_cost.h — how long one node of a graph takes on one device of a machine.
+ *
+ * Purpose   counts a node's work (bytes of weights and state, multiply-adds) and prices it by what was measured on the
+ *           device where that is known, else by the cost model (cost.h) from its rated figures.
+ * Ownership a pricing borrows device and table.
+ * Units     bytes, elements, multiply-adds, nanoseconds.
+ * Errors    none: a device without figures gives INFINITY.
+ * Threads   any; nothing is shared.
+ */
+#ifndef BL_NODE_COST_H
+#define BL_NODE_COST_H
+
+#include "cost.h"
+#include "plan.h"
+
+struct bl_work {
+    double weight_bytes;     /* that the step reads: of experts, those that any token chose */
+    double weights;          /* elements of them in matrices */
+    double macs;             /* of matrix products, of all tokens */
+    double tok_per_matrix;
+    double ffn;              /* rows of an expert's matrix; 0: not experts */
+    double state_bytes, attend_macs;
+    double index_tok;        /* tokens of context among whose groups some are chosen */
+    uint32_t n_tok;
+    uint8_t type;            /* enum bl_dtype of the largest weight */
+};
+/* depth: tokens of context before the step. */
+void bl_work_count(struct bl_work *, const struct bl_graph *, const struct bl_node *, uint32_t n_tok, uint64_t depth);
+
+struct bl_pricing {
+    const struct bl_machine_device *device;
+    const struct bl_cost_table *table;
+    struct bl_cost_key key;
+    struct bl_cost_cpu cpu;
+    struct bl_cost_gpu card;
+    struct bl_cost_team few, many; /* threads of steps of few tokens and of many */
+    double heads;                  /* of latent attention */
+    bool gpu;
+};
+/* How the plan would use the device. table NULL: the committed constants. */
+void bl_pricing_init(struct bl_pricing *, const struct bl_machine_device *, const struct bl_model *, const struct bl_plan *,
+                     const struct bl_cost_table *table);
+double bl_work_ns(const struct bl_pricing *, const struct bl_work *);
+/* Choosing among groups of context in one token's step, all layers together. */
+double bl_index_ns(const struct bl_pricing *, double ctx_tokens);
+/* What does not depend on work: of a layer (-1: what lies outside of layers is free) or of one node, in the step. */
+double bl_layer_fixed_ns(const struct bl_pricing *, const struct bl_model *, int layer, uint32_t n_tok);
+double bl_node_fixed_ns(const struct bl_pricing *);
+/* Sending a step's experts over a link of so many bytes/s, and multiplying them there. */
+double bl_stream_ns(const struct bl_pricing *card, const struct bl_work *, double link_bps, bool measured);
+
+#endif

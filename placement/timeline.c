@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+#include "timeline.h"
+
+#include "machine_file.h"
+#include "mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sim {
+    const struct bl_program *prog;
+    const struct bl_model *model;
+    const struct bl_machine *machine;
+    const struct bl_timeline_options *opt;
+    struct bl_timeline *out;
+    struct bl_pricing *price; /* [n_devices] */
+    double *ready;            /* [n_devices] when the stream has done what it was given */
+    double *signal;           /* [n_signals] */
+    double *link_free;        /* [2 * n_links] each way */
+    double *hub_free;         /* [2 * n_hubs] */
+    uint16_t *home;           /* [n_layers] device of the layer's attention */
+    uint32_t n_choose;
+};
+
+/* ---- crossings and copies ---- */
+
+static const struct bl_link *link_of(const struct bl_machine *m, uint16_t a, uint16_t b)
+{
+    for (uint32_t i = 0; i < m->n_links; i++) {
+        const struct bl_link *l = &m->link[i];
+        if ((l->a == a && l->b == b) || (l->a == b && l->b == a))
+            return l;
+    }
+    return NULL;
+}
+
+/* The constant is of the way to the host and back. */
+double bl_crossing_ns(const struct bl_pricing *price, const struct bl_machine *m, uint16_t from,
+                      uint16_t to)
+{
+    const struct bl_link *l = link_of(m, from, to);
+    const struct bl_pricing *card = &price[from ? from : to];
+
+    if (from == to)
+        return 0;
+    if (l && l->cross_ns > 0)
+        return l->cross_ns;
+    return from && to ? bl_cost_hop_ns(card->table, &card->key)
+                      : bl_cost_cross_ns(card->table, &card->key) / 2;
+}
+
+static double copy_bps(const struct bl_link *l, const struct bl_pricing *card, uint16_t from)
+{
+    const double measured = from == l->a ? l->ab_measured_bps : l->ba_measured_bps;
+    return measured > 0
+               ? measured
+               : bl_link_bps(l, from) * bl_cost_look(card->table, BL_COST_LINK, &card->key);
+}
+
+/* Copies on one link take turns; a hub is held for as long as the bytes take it. */
+static double occupy(struct sim *s, const struct bl_link *l, uint16_t from, double bytes,
+                     double ready, double link_ns)
+{
+    const struct bl_machine *m = s->machine;
+    const unsigned way = from != l->a;
+    double *line = &s->link_free[2 * (size_t)(l - m->link) + way];
+    double begin = fmax(ready, *line);
+
+    for (uint16_t h = l->via; h != BL_NO_DEVICE; h = m->hub[h].up)
+        begin = fmax(begin, s->hub_free[2 * (size_t)h + way]);
+    for (uint16_t h = l->via; h != BL_NO_DEVICE; h = m->hub[h].up)
+        if (m->hub[h].bps > 0)
+            s->hub_free[2 * (size_t)h + way] = begin + bytes / m->hub[h].bps * 1e9;
+    *line = begin + link_ns;
+    return begin;
+}
+
+static enum bl_status add_event(struct sim *s, enum bl_event_kind kind, const struct bl_step *step,
+                                double begin, double end)
+{
+    struct bl_timeline *t = s->out;
+
+    if (t->event)
+        t->event[t->n_events++] =
+            (struct bl_event){begin, end, step->index, step->device, (uint8_t)kind};
+    return BL_OK;
+}
+
+static enum bl_status copy(struct sim *s, const struct bl_step *step)
+{
+    const struct bl_copy *c = &s->prog->copy[step->index];
+    const struct bl_link *l = link_of(s->machine, c->from, c->to);
+    const double bytes = (double)bl_value_bytes(&s->prog->graph.vals[c->val]);
+    double begin = s->ready[step->device], ns = 0;
+
+    if (l) {
+        ns = l->latency_ns +
+             bytes / copy_bps(l, &s->price[c->from ? c->from : c->to], c->from) * 1e9;
+        begin = occupy(s, l, c->from, bytes, begin, ns);
+    }
+    s->ready[step->device] = begin + ns;
+    s->out->device[step->device].copy_ns += ns;
+    return add_event(s, BL_EVENT_COPY, step, begin, begin + ns);
+}
+
+/* ---- ranges ---- */
+
+/* Experts of the host may be computed by the card of their layer, to which their weights are sent.
+ */
+static double stream_or_run(struct sim *s, const struct bl_node *n, const struct bl_work *w,
+                            double ns, bool *streamed)
+{
+    const uint16_t card = n->layer >= 0 ? s->home[n->layer] : 0;
+    const struct bl_link *l = link_of(s->machine, 0, card);
+
+    if (n->op != BL_OP_EXPERTS || !s->opt->stream_from_tok || w->n_tok < s->opt->stream_from_tok ||
+        !card || !l)
+        return ns;
+    *streamed = true;
+    const bool measured = (l->a == 0 ? l->ab_measured_bps : l->ba_measured_bps) > 0;
+    return bl_stream_ns(&s->price[card], w, bl_link_bps(l, 0), measured);
+}
+
+static double node_ns(struct sim *s, uint32_t i, bool *streamed)
+{
+    const struct bl_graph *g = &s->prog->graph;
+    const struct bl_node *n = &g->nodes[i];
+    const uint16_t d = s->prog->node_device[i];
+    const struct bl_pricing *p = &s->price[d];
+    struct bl_work w;
+
+    bl_work_count(&w, g, n, s->prog->shape.n_tok, s->opt->depth_tokens);
+    double ns = bl_work_ns(p, &w) + bl_node_fixed_ns(p);
+    if (w.index_tok > 0 && w.n_tok <= BL_FEW_TOKENS)
+        ns += bl_index_ns(p, w.index_tok) / s->n_choose;
+    if (n->part == BL_PART_ATTN && n->layer >= 0 && s->home[n->layer] == BL_NO_DEVICE) {
+        s->home[n->layer] = d;
+        ns += bl_layer_fixed_ns(p, s->model, n->layer, w.n_tok);
+    }
+    return d == 0 ? stream_or_run(s, n, &w, ns, streamed) : ns;
+}
+
+static enum bl_status run(struct sim *s, const struct bl_step *step)
+{
+    const struct bl_range *r = &s->prog->range[step->index];
+    struct bl_device_time *t = &s->out->device[step->device];
+    const double begin = s->ready[step->device];
+    double ns = s->price[step->device].device->launch_ns;
+    bool streamed = false;
+
+    for (uint32_t i = r->first; i < r->first + r->n; i++)
+        ns += node_ns(s, i, &streamed);
+    s->ready[step->device] = begin + ns;
+    t->run_ns += ns;
+    t->stream_ns += streamed ? ns : 0;
+    return add_event(s, streamed ? BL_EVENT_STREAM : BL_EVENT_RUN, step, begin, begin + ns);
+}
+
+/* A card that waits for another card waits for bytes that went through the host: the crossing is
+ * between the two cards. */
+static void wait(struct sim *s, const struct bl_step *step)
+{
+    const uint16_t from = s->prog->signal_device[step->index];
+    const double due =
+        s->signal[step->index] + bl_crossing_ns(s->price, s->machine, from, step->device);
+
+    if (due <= s->ready[step->device])
+        return;
+    s->out->device[step->device].wait_ns += due - s->ready[step->device];
+    s->ready[step->device] = due;
+}
+
+static enum bl_status replay(struct sim *s)
+{
+    enum bl_status st = BL_OK;
+
+    for (uint32_t i = 0; !st && i < s->prog->n_steps; i++) {
+        const struct bl_step *step = &s->prog->step[i];
+        if (step->kind == BL_STEP_RUN)
+            st = run(s, step);
+        else if (step->kind == BL_STEP_COPY)
+            st = copy(s, step);
+        else if (step->kind == BL_STEP_SIGNAL)
+            s->signal[step->index] = s->ready[step->device];
+        else
+            wait(s, step);
+    }
+    return st;
+}
+
+/* Logits and the news that all is done reach the host. */
+static void end(struct sim *s)
+{
+    for (uint16_t d = 0; d < s->machine->n_devices; d++)
+        if (s->ready[d] > 0)
+            s->out->ns = fmax(s->out->ns, s->ready[d] + bl_crossing_ns(s->price, s->machine, d, 0));
+}
+
+/* ---- the whole ---- */
+
+static enum bl_status prepare(struct sim *s, const struct bl_plan *plan,
+                              const struct bl_cost_table *table)
+{
+    const struct bl_machine *m = s->machine;
+    const struct bl_graph *g = &s->prog->graph;
+
+    s->price = bl_calloc(m->n_devices, sizeof *s->price);
+    s->ready = bl_calloc(m->n_devices, sizeof *s->ready);
+    s->signal = bl_calloc(s->prog->n_signals + 1, sizeof *s->signal);
+    s->link_free = bl_calloc(2 * (size_t)m->n_links + 1, sizeof *s->link_free);
+    s->hub_free = bl_calloc(2 * (size_t)m->n_hubs + 1, sizeof *s->hub_free);
+    s->home = bl_calloc(s->model->hp.n_layer + 1, sizeof *s->home);
+    s->out->device = bl_calloc(m->n_devices, sizeof *s->out->device);
+    if (s->opt->keep_events)
+        s->out->event = bl_calloc(s->prog->n_steps + 1, sizeof *s->out->event);
+    if (!s->price || !s->ready || !s->signal || !s->link_free || !s->hub_free || !s->home ||
+        !s->out->device || (s->opt->keep_events && !s->out->event))
+        return bl_fail(BL_ENOMEM, "out of memory while predicting a plan's time");
+    s->out->n_devices = m->n_devices;
+    memset(s->home, 0xff, s->model->hp.n_layer * sizeof *s->home);
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        bl_pricing_init(&s->price[d], &m->device[d], s->model, plan, table);
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        s->n_choose += g->nodes[i].op == BL_OP_CHOOSE;
+    return BL_OK;
+}
+
+enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program *prog,
+                                const struct bl_model *model, const struct bl_plan *plan,
+                                const struct bl_machine *machine,
+                                const struct bl_timeline_options *opt)
+{
+    struct bl_cost_table committed;
+    struct bl_timeline t = {0};
+    struct sim s = {.prog = prog, .model = model, .machine = machine, .opt = opt, .out = &t};
+
+    bl_cost_table_init(&committed);
+    enum bl_status st = prepare(&s, plan, opt->table ? opt->table : &committed);
+    if (!st)
+        st = replay(&s);
+    if (!st)
+        end(&s);
+    free(s.price);
+    free(s.ready);
+    free(s.signal);
+    free(s.link_free);
+    free(s.hub_free);
+    free(s.home);
+    if (st)
+        bl_timeline_finish(&t);
+    else
+        *out = t;
+    return st;
+}
+
+void bl_timeline_finish(struct bl_timeline *t)
+{
+    free(t->device);
+    free(t->event);
+    *t = (struct bl_timeline){0};
+}
+
+enum bl_status bl_timeline_predict(struct bl_timeline *out, const struct bl_model *model,
+                                   const struct bl_plan *plan, const struct bl_machine *machine,
+                                   uint32_t n_tok, const struct bl_timeline_options *opt)
+{
+    const struct bl_shape shape = bl_plan_bucket(plan, n_tok, 1);
+    struct bl_program prog = {0};
+
+    BL_TRY(bl_program_lower(&prog, model, plan, machine, &shape));
+    enum bl_status st = bl_timeline_make(out, &prog, model, plan, machine, opt);
+    bl_program_finish(&prog);
+    return st;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* timeline.h — how long a lowered program takes: every step priced, every stream replayed in order.
+ *
+ * Purpose   the predicted time of a plan is the makespan of its program, so waits, copies and overlap are in it by
+ *           construction. Streams of devices run side by side; copies take turns on a link and share what their links
+ *           have in common; a stream that waits for another device pays for the crossing.
+ * Ownership the caller finishes the timeline; it borrows nothing.
+ * Units     nanoseconds from the start of the step, tokens.
+ * Errors    BL_ENOMEM.
+ * Threads   any.
+ */
+#ifndef BL_TIMELINE_H
+#define BL_TIMELINE_H
+
+#include "node_cost.h"
+#include "program.h"
+
+enum bl_event_kind { BL_EVENT_RUN, BL_EVENT_COPY, BL_EVENT_STREAM /* experts sent to a card */ };
+struct bl_event {
+    double begin_ns, end_ns;
+    uint32_t index;              /* RUN, STREAM: range of the program; COPY: copy */
+    uint16_t device;             /* whose stream */
+    uint8_t kind;
+};
+struct bl_device_time {
+    double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */
+    double stream_ns;                /* host: of run, experts sent to cards */
+};
+struct bl_timeline {
+    double ns;                   /* until the last stream is done and the host knows */
+    struct bl_device_time *device; /* [n_devices] */
+    struct bl_event *event;      /* in the order they were enqueued; NULL unless asked for */
+    uint32_t n_devices, n_events;
+};
+struct bl_timeline_options {
+    const struct bl_cost_table *table; /* NULL: the committed constants */
+    uint64_t depth_tokens;       /* context before the step */
+    uint32_t stream_from_tok;    /* steps of so many tokens send the host's experts to cards; 0: none does */
+    bool keep_events;
+};
+enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program *, const struct bl_model *,
+                                const struct bl_plan *, const struct bl_machine *, const struct bl_timeline_options *);
+void bl_timeline_finish(struct bl_timeline *); /* zeroed is fine */
+/* Lowers the plan for the step and replays it: n_tok tokens after depth_tokens others, logits for the last. */
+enum bl_status bl_timeline_predict(struct bl_timeline *out, const struct bl_model *, const struct bl_plan *,
+                                   const struct bl_machine *, uint32_t n_tok, const struct bl_timeline_options *);
+/* A value that goes to a device that waits for it, without its bytes. */
+double bl_crossing_ns(const struct bl_pricing *, const struct bl_machine *, uint16_t from, uint16_t to);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/* Predicted times: what a bandwidth, a link and a second device change, and by how much. */
+#include "support.h"
+
+#include "machine_file.h"
+#include "planner.h"
+#include "timeline.h"
+
+#include <math.h>
+
+/* step_ns takes the place of what a layer costs besides bytes. */
+static const char machine_text[] =
+    "{\"ballast_machine\": 1, \"name\": \"two cards\", \"devices\": ["
+    "{\"id\": \"cpu0\", \"kind\": \"cpu\", \"cores\": 8, \"mem_bytes\": \"256GiB\", "
+    "\"read_rated_bps\": 50e9, \"isa\": \"avx512-vnni\", \"clock_hz\": 4e9},"
+    "{\"id\": \"gpu0\", \"kind\": \"gpu\", \"backend\": \"cuda\", \"mem_bytes\": \"48GiB\", "
+    "\"read_rated_bps\": 800e9, \"f16_macs_per_s\": 50e12, \"step_ns\": 1},"
+    "{\"id\": \"gpu1\", \"kind\": \"gpu\", \"backend\": \"cuda\", \"mem_bytes\": \"48GiB\", "
+    "\"read_rated_bps\": 800e9, \"f16_macs_per_s\": 50e12, \"step_ns\": 1}],"
+    "\"links\": [{\"a\": \"cpu0\", \"b\": \"gpu0\", \"ab_rated_bps\": 16e9, \"ba_rated_bps\": "
+    "16e9},"
+    "{\"a\": \"cpu0\", \"b\": \"gpu1\", \"ab_rated_bps\": 16e9, \"ba_rated_bps\": 16e9}]}";
+
+struct rig {
+    struct bl_synth *synth;
+    struct bl_model *model;
+    struct bl_machine machine;
+    struct bl_plan plan;
+};
+
+static void open_rig(struct rig *r, const char *shape)
+{
+    const struct bl_synth_options so = {
+        .shape = shape, .layers = 6, .vocab = 4096, .no_data = true};
+    const struct bl_model_options mo = {.ctx_tokens = 16384, .type_k = BL_F16, .type_v = BL_F16};
+    const struct bl_options opt = {.ubatch_tokens = 512, .batch_tokens = 512};
+
+    memset(r, 0, sizeof *r);
+    assert_int_equal(bl_synth_open(&r->synth, &so), BL_OK);
+    assert_int_equal(bl_model_open(&r->model, bl_synth_gguf(r->synth), &mo), BL_OK);
+    if (bl_machine_parse(&r->machine, "two cards", machine_text, sizeof machine_text - 1))
+        fail_msg("%s", bl_error());
+    assert_int_equal(bl_plan_init(&r->plan, r->model), BL_OK);
+    assert_int_equal(bl_plan_size_steps(&r->plan, r->model, &opt), BL_OK);
+}
+
+static void close_rig(struct rig *r)
+{
+    bl_plan_finish(&r->plan);
+    bl_machine_finish(&r->machine);
+    bl_model_close(r->model);
+    bl_synth_close(r->synth);
+}
+
+static void put(struct rig *r, uint16_t rest, uint16_t experts)
+{
+    for (uint32_t l = 0; l < r->plan.n_layers; l++)
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            r->plan.slot[l * BL_N_PARTS + part] = part == BL_PART_EXPERTS ? experts : rest;
+    r->plan.slot[r->plan.n_layers * BL_N_PARTS + BL_PART_HEAD] = rest;
+}
+
+static double predict(struct rig *r, uint32_t n_tok, uint64_t depth, struct bl_timeline *keep)
+{
+    const struct bl_timeline_options opt = {.depth_tokens = depth, .keep_events = keep != NULL};
+    struct bl_timeline t = {0};
+
+    if (bl_timeline_predict(&t, r->model, &r->plan, &r->machine, n_tok, &opt))
+        fail_msg("%s", bl_error());
+    const double ns = t.ns;
+    assert_true(isfinite(ns) && ns > 0);
+    if (keep)
+        *keep = t;
+    else
+        bl_timeline_finish(&t);
+    return ns;
+}
+
+static double set(struct rig *r, const char *assignment, uint32_t n_tok)
+{
+    if (bl_machine_set(&r->machine, assignment))
+        fail_msg("%s", bl_error());
+    return predict(r, n_tok, 0, NULL);
+}
+
+#define assert_near(a, b) assert_true(fabs((a) - (b)) <= 1e-3 * fabs(b))
+
+/* Half the bandwidth: what was bytes takes twice as long, what was not stays. */
+static void decode_follows_the_memory_of_a_card(void **state)
+{
+    (void)state;
+    struct rig r;
+    open_rig(&r, "gpt-oss-20b");
+    put(&r, 1, 1);
+    const double whole = predict(&r, 1, 0, NULL);
+    const double half = set(&r, "gpu0.read=400GB/s", 1), quarter = set(&r, "gpu0.read=200GB/s", 1);
+    assert_true(half > 1.5 * whole);
+    assert_near(quarter - half, 2 * (half - whole));
+    /* The other card's memory does not matter. */
+    assert_true(set(&r, "gpu1.read=200GB/s", 1) == quarter);
+    close_rig(&r);
+}
+
+static void decode_follows_ram_where_experts_lie_there(void **state)
+{
+    (void)state;
+    struct rig r;
+    open_rig(&r, "gpt-oss-20b");
+    put(&r, 1, 0);
+    struct bl_timeline t = {0};
+    const double whole = predict(&r, 1, 0, &t), in_ram = t.device[0].run_ns;
+    assert_true(in_ram > 0.5 * whole && in_ram < whole);
+    const double half = set(&r, "cpu0.read=25GB/s", 1);
+    /* Unpacking, which overlaps with reading, hides a little of it. */
+    assert_true(half - whole > 0.8 * in_ram && half - whole < 1.01 * in_ram);
+    bl_timeline_finish(&t);
+    close_rig(&r);
+}
+
+static void attention_costs_more_at_depth(void **state)
+{
+    (void)state;
+    struct rig r;
+    open_rig(&r, "qwen3-30b-a3b");
+    put(&r, 1, 1);
+    const double at_0 = predict(&r, 1, 0, NULL), at_4k = predict(&r, 1, 4096, NULL),
+                 at_8k = predict(&r, 1, 8192, NULL);
+    assert_near(at_8k - at_4k, at_4k - at_0);
+    assert_true(at_4k > at_0);
+    assert_true(predict(&r, 512, 8192, NULL) > predict(&r, 512, 0, NULL));
+    close_rig(&r);
+}
+
+/* Experts of every token on the card, chosen ones in RAM: both work at the same time. */
+static void two_devices_overlap(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_timeline t = {0};
+    open_rig(&r, "glm-4.5-air");
+    put(&r, 1, 0);
+    assert_int_equal(bl_machine_set(&r.machine, "gpu0.read=20GB/s"), BL_OK);
+    const double ns = predict(&r, 1, 0, &t);
+    double sum = 0, alone = 0;
+    for (uint32_t d = 0; d < t.n_devices; d++)
+        sum += t.device[d].run_ns + t.device[d].copy_ns;
+    for (uint32_t i = 0; i < t.n_events; i++) { /* while the host computes, the card begins */
+        const struct bl_event *a = &t.event[i];
+        for (uint32_t k = 0; a->device == 0 && k < t.n_events; k++) {
+            const struct bl_event *b = &t.event[k];
+            if (b->device == 1 && b->kind == BL_EVENT_RUN && b->begin_ns < a->end_ns &&
+                b->end_ns > a->begin_ns)
+                alone += fmin(a->end_ns, b->end_ns) - fmax(a->begin_ns, b->begin_ns);
+        }
+    }
+    assert_true(alone > 0 && ns >= sum - alone - 1);
+    bl_timeline_finish(&t);
+    close_rig(&r);
+}
+
+static void a_slow_link_shows(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_timeline t = {0};
+    open_rig(&r, "gpt-oss-20b");
+    put(&r, 1, 2); /* every layer's experts on the other card: there and back by way of the host */
+    const double fast = predict(&r, 512, 0, &t);
+    const double on_link = t.device[2].copy_ns;
+    bl_timeline_finish(&t);
+    const double slow = set(&r, "link1.bps=1GB/s", 512);
+    assert_true(on_link > 0);
+    assert_near(slow - fast, 15 * on_link);
+    /* Two cards pay for every crossing, one does not. */
+    put(&r, 1, 1);
+    const double together = predict(&r, 1, 0, NULL);
+    put(&r, 1, 2);
+    assert_true(predict(&r, 1, 0, NULL) > together + 12 * 100e3);
+    close_rig(&r);
+}
+
+/* Sending experts to the card depends on its link and its arithmetic, not on the processor. */
+static void experts_can_be_sent_to_the_card(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct bl_timeline t = {0};
+    const struct bl_timeline_options opt = {.stream_from_tok = 64};
+    open_rig(&r, "gpt-oss-20b");
+    put(&r, 1, 0);
+    assert_int_equal(bl_timeline_predict(&t, r.model, &r.plan, &r.machine, 512, &opt), BL_OK);
+    const double sent = t.ns, sending = t.device[0].stream_ns;
+    bl_timeline_finish(&t);
+    assert_true(sending > 0.5 * sent);
+    assert_int_equal(bl_machine_set(&r.machine, "link0.bps=8GB/s"), BL_OK);
+    assert_int_equal(bl_timeline_predict(&t, r.model, &r.plan, &r.machine, 512, &opt), BL_OK);
+    assert_true(t.ns - sent > 0.8 * sending && t.ns - sent < 1.2 * sending);
+    bl_timeline_finish(&t);
+    assert_int_equal(bl_timeline_predict(&t, r.model, &r.plan, &r.machine, 32, &opt), BL_OK);
+    assert_true(t.device[0].stream_ns == 0);
+    bl_timeline_finish(&t);
+    close_rig(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_follows_the_memory_of_a_card),
+        cmocka_unit_test(decode_follows_ram_where_experts_lie_there),
+        cmocka_unit_test(attention_costs_more_at_depth),
+        cmocka_unit_test(two_devices_overlap),
+        cmocka_unit_test(a_slow_link_shows),
+        cmocka_unit_test(experts_can_be_sent_to_the_card),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
