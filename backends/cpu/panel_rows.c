@@ -67,11 +67,12 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
     const uint32_t n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS;
     const uint32_t n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS;
     const uint32_t base = first_of(x, from);
-    struct ahead ahead = ahead_of(next, n_rows * m->row_bytes, n_steps * (to - from));
+    struct ahead ahead = ahead_of(next, n_rows * m->row_bytes, n_steps * (to - from + 1));
     w += row * m->row_bytes;
     for (uint32_t s = 0; s < n_steps; s++) {
         const uint32_t left = m->k - s * BL_PANEL_COLS,
                        n_cols = left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
+        fetch(&ahead);
         kernel->pack(panel, n_rows, n_cols, w + s * m->step_bytes, m->row_bytes);
         for (uint32_t i = from; i < to; i++) {
             const uint32_t first = first_of(x, i), n = first_of(x, i + 1) - first;
