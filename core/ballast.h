@@ -217,8 +217,9 @@ struct bl_options {                      /* zeroed = choose everything */
     bool no_mmap;                        /* read weights with large reads instead of mapping them */
     bool mlock;
     const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
-    /* Tokens that bl_session_rewind can always take back, whatever the model keeps. Without, only what a window or
-     * recurrent state happens to hold still; each costs a copy of the recurrent state, a row of a window. */
+    /* Tokens that bl_session_rewind can always take back, whatever the model keeps; counted from the longest that the
+     * session has been, not anew after each rewind. Without, only what a window or recurrent state happens to hold
+     * still; each costs a copy of the recurrent state, a row of a window. */
     uint32_t rewind_tokens;
     bool round_kv;                       /* deepseek4: cached rows in eight bits, as it was trained */
     bool round_index;                    /* deepseek4: rows and queries of the index in four bits, likewise */
@@ -277,7 +278,8 @@ enum bl_status bl_session_fork(struct bl_session **out, const struct bl_session 
 /* What the session holds, as a file that appears whole or not at all. */
 enum bl_status bl_session_save(const struct bl_session *, const char *path);
 /* Replaces what the session holds by what was saved. BL_EFORMAT: the file is damaged, or its model, KV types, context or
- * ubatch are others; the session keeps what it had. Only a file that changes while it is read can leave it empty. */
+ * ubatch are others; BL_EUNSUPPORTED: another version of the format. The session keeps what it had. Only a file that
+ * changes while it is read can leave it empty. */
 enum bl_status bl_session_restore(struct bl_session *, const char *path);
 
 struct bl_batch {                        /* any mix of sequences; tokens of one session in order */
