@@ -57,8 +57,13 @@ bl_val bl_rig_input(struct bl_rig *, uint32_t n, uint32_t n_tok);
 /* After the graph is built: memory for what `weights` does not give (of value v, if v's origin is BL_WEIGHT), segment. */
 enum bl_status bl_rig_ready(struct bl_rig *, void *weights, uint32_t n_tok);
 enum bl_status bl_rig_run(struct bl_rig *, uint64_t *ns); /* of one run, from the submitting thread */
-/* Median of up to `most` runs after one that does not count, fewer when they take longer than budget_ns. */
+/* Median of `most` runs after one that does not count; fewer when budget_ns is over, the first run always. Runs during
+ * which other programs had the processors do not count, as long as three remain. */
 enum bl_status bl_rig_time(struct bl_rig *, uint32_t most, uint64_t budget_ns, double *ns);
 double bl_median(double *, uint32_t n); /* sorts */
+/* Of n times, of which the first n_own are this program's alone: their median if they are three at least, otherwise that
+ * of the fastest third of all. Sorts. */
+double bl_undisturbed(double *took, uint32_t n_own, uint32_t n);
+uint64_t bl_process_ns(void); /* processor time of all threads */
 
 #endif

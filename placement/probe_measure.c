@@ -12,19 +12,20 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     COLUMNS = 4096,   /* of every matrix */
-    MOST_ROWS = 1024, /* of those that meet several tokens, so that they stay in caches */
+    MOST_ROWS = 2048, /* of those that meet several tokens, so that they stay in caches */
     LEAST_ROWS = 64,
     LEAST_BLOCK = 64 << 20, /* read for one token: no cache holds it */
     MOST_BLOCK = 512 << 20,
     RUNS = 5, /* of which the median counts */
-    BARRIERS = 1000,
+    BARRIERS = 200,
+    BARRIER_RUNS = 15,
     LAYERS = 8
 };
-static const uint64_t cell_ns = 60000000; /* for one figure */
+static const uint64_t cell_ns = 120000000; /* for one figure */
+static const double run_s = 1e-2;          /* of the runs that it is the median of */
 
 struct probe {
     struct bl_machine *machine;
@@ -159,21 +160,14 @@ static enum bl_status build_matmul(struct bl_rig *r, const struct probe *p, enum
 
 /* ---- decode: weights from memory ------------------------------------------------------------- */
 
-static uint64_t process_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static enum bl_status time_read(struct probe *p, struct bl_rig *r, enum bl_dtype type,
                                 uint32_t rows, double *bps)
 {
     double ns;
     BL_TRY(build_matmul(r, p, type, rows, 1));
-    const uint64_t start = bl_now_ns(), cpu = process_ns();
+    const uint64_t start = bl_now_ns(), cpu = bl_process_ns();
     BL_TRY(bl_rig_time(r, RUNS, cell_ns, &ns));
-    p->cpu_ns += process_ns() - cpu;
+    p->cpu_ns += bl_process_ns() - cpu;
     p->wanted_ns += (bl_now_ns() - start) * r->dev->caps.threads;
     *bps = rounded((double)(bl_dtype_row_bytes(type, COLUMNS) * rows) / ns * 1e9);
     return BL_OK;
@@ -264,14 +258,15 @@ static const uint8_t common[] = {BL_Q4_K, BL_Q8_0, BL_F16,  BL_Q6_K,  BL_MXFP4,
                                  BL_Q5_K, BL_Q4_0, BL_BF16, BL_IQ4_XS};
 enum { QUICK_TYPES = 4 };
 
-/* Rows that take about a cell's time for all runs, from what fewer tokens took. */
-static uint32_t rows_for(double macs_per_s, uint32_t n_tok)
+/* Rows that take about a run's time, from what fewer tokens took: of the `have` in the block,
+ * enough for every thread, and for arranging activations to be as small a part as in models. */
+static uint32_t rows_for(double macs_per_s, uint32_t n_tok, uint32_t threads, uint32_t have)
 {
-    const double rows =
-        macs_per_s * (double)cell_ns * 1e-9 / (RUNS + 1) / ((double)COLUMNS * n_tok);
-    return rows > MOST_ROWS    ? MOST_ROWS
-           : rows < LEAST_ROWS ? LEAST_ROWS
-                               : (uint32_t)rows / LEAST_ROWS * LEAST_ROWS;
+    const uint32_t most = threads * LEAST_ROWS > MOST_ROWS ? threads * LEAST_ROWS : MOST_ROWS;
+    const double wanted = macs_per_s * run_s / ((double)COLUMNS * n_tok);
+    uint32_t rows = wanted > most ? most : (uint32_t)wanted;
+    rows = rows < LEAST_ROWS ? LEAST_ROWS : rows / LEAST_ROWS * LEAST_ROWS;
+    return rows < have ? rows : have;
 }
 
 static enum bl_status measure_type(struct probe *p, struct bl_rig *few, struct bl_rig *many,
@@ -283,7 +278,7 @@ static enum bl_status measure_type(struct probe *p, struct bl_rig *few, struct b
     BL_TRY(time_read(p, few, t, rows, &rate.decode_bps));
     double ns, macs = rate.decode_bps * COLUMNS / (double)bl_dtype_row_bytes(t, COLUMNS);
     for (unsigned i = 0; i < BL_N_RATE_TOKENS; i++) {
-        const uint32_t n_tok = bl_rate_tokens[i], n = rows_for(macs, n_tok);
+        const uint32_t n_tok = bl_rate_tokens[i], n = rows_for(macs, n_tok, all_threads(p), rows);
         /* steps of few tokens run on decode's threads */
         struct bl_rig *r = n_tok <= BL_FEW_TOKENS ? few : many;
         BL_TRY(build_matmul(r, p, t, n, n_tok));
@@ -350,17 +345,18 @@ static enum bl_status time_barrier(struct probe *p, uint32_t threads, double *ns
 {
     const struct bl_device_config *c = &p->dev->config;
     const struct bl_pool_split split = {threads, c->cpus, c->n_home, c->cpus ? c->n_cpus : 0};
-    double took[RUNS];
+    double took[BARRIER_RUNS];
     struct bl_pool *pool;
     BL_TRY(bl_pool_create(&pool, threads, &split));
     bl_pool_run(pool, threads, meet, pool);
-    for (unsigned i = 0; i < RUNS; i++) {
+    for (unsigned i = 0; i < BARRIER_RUNS; i++) {
         const uint64_t start = bl_now_ns();
         bl_pool_run(pool, threads, meet, pool);
         took[i] = (double)(bl_now_ns() - start) / BARRIERS;
     }
     bl_pool_destroy(pool);
-    *ns = rounded(bl_median(took, RUNS));
+    /* who waits sleeps when others have the core, so that processor time tells nothing */
+    *ns = rounded(bl_undisturbed(took, 0, BARRIER_RUNS));
     return BL_OK;
 }
 
@@ -459,7 +455,7 @@ enum bl_status bl_probe_measure(struct bl_machine *m, const struct bl_probe_plan
         char text[120];
         snprintf(text, sizeof text,
                  "other programs used the processors: %.0f %% of their time was had; the figures "
-                 "are too low",
+                 "may be too low",
                  100 * (double)p.cpu_ns / (double)p.wanted_ns);
         note(&p, text);
     }

@@ -68,6 +68,9 @@ static void median(void **state)
     assert_true(bl_median(v, 5) == 3);
     assert_true(bl_median((double[]){1, 9, 2, 4}, 4) == 3);
     assert_true(bl_median(v, 0) == 0);
+    assert_true(bl_undisturbed((double[]){4, 5, 6, 1, 90, 91}, 3, 6) == 5);
+    assert_true(bl_undisturbed((double[]){50, 60, 9, 8, 70, 80, 7}, 2, 7) == 8);
+    assert_true(bl_undisturbed((double[]){50}, 0, 1) == 50);
 }
 
 static void count_notes(void *arg, const char *text)
