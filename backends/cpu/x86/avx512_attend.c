@@ -154,17 +154,18 @@ BL_ALWAYS_INLINE uint64_t seen(uint32_t first, uint32_t end)
     const uint64_t below = end < BL_TILE_KEYS ? ((uint64_t)1 << end) - 1 : UINT64_MAX;
     return first < end ? below & (UINT64_MAX << first) : 0;
 }
-/* The largest score of a row; a NaN never wins. */
-BL_ALWAYS_INLINE float largest(const float *score, uint64_t in)
+/* The largest scores of a row by columns; a NaN never wins. */
+BL_ALWAYS_INLINE __m512 largest(const float *score, uint64_t in)
 {
     __m512 m = _mm512_set1_ps(-INFINITY);
     for (int v = 0; v < VECTORS; v++) {
         const __m512 s = _mm512_load_ps(score + v * LANES);
         m = _mm512_mask_max_ps(m, (__mmask16)(in >> v * LANES), s, m);
     }
-    return _mm512_reduce_max_ps(m);
+    return m;
 }
-BL_ALWAYS_INLINE float weigh(float *score, uint64_t in, float from)
+/* Scores become weights, whose sums by columns are returned. */
+BL_ALWAYS_INLINE __m512 weigh(float *score, uint64_t in, float from)
 {
     __m512 sum = _mm512_setzero_ps();
     for (int v = 0; v < VECTORS; v++) {
@@ -173,27 +174,45 @@ BL_ALWAYS_INLINE float weigh(float *score, uint64_t in, float from)
         _mm512_store_ps(score + v * LANES, p);
         sum = _mm512_add_ps(sum, p);
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum;
 }
-static void weights(uint32_t n, float *score, struct bl_tile *t)
+BL_ALWAYS_INLINE void weights_of(int R, float *score, struct bl_tile *t)
 {
-    float max[LANES] = {0}, sum[LANES] = {0};
-    for (uint32_t r = 0; r < n; r++)
-        max[r] = largest(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]));
-    const __mmask16 m = lanes(n);
+    const __mmask16 m = (__mmask16)((1u << R) - 1);
+    __m512 part[BL_TILE_ROWS];
+    float from[LANES];
+    for (int r = 0; r < R; r++)
+        part[r] = largest(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]));
     const __m512 before = _mm512_maskz_loadu_ps(m, t->max);
-    const __m512 top = _mm512_max_ps(before, _mm512_loadu_ps(max));
-    const __m512 from =
+    const __m512 top = _mm512_max_ps(before, fold_all(true, R, part));
+    const __m512 base =
         _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(top, _mm512_set1_ps(-INFINITY), _CMP_NEQ_OQ), top);
-    _mm512_storeu_ps(max, from);
-    for (uint32_t r = 0; r < n; r++)
-        sum[r] = weigh(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]), max[r]);
-    const __m512 keep = power(_mm512_sub_ps(before, from));
+    _mm512_storeu_ps(from, base);
+    for (int r = 0; r < R; r++)
+        part[r] = weigh(score + r * BL_TILE_KEYS, seen(t->first[r], t->end[r]), from[r]);
+    const __m512 keep = power(_mm512_sub_ps(before, base));
     const __m512 total =
-        _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, t->sum), keep, _mm512_loadu_ps(sum));
+        _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, t->sum), keep, fold_all(false, R, part));
     _mm512_mask_storeu_ps(t->max, m, top);
     _mm512_mask_storeu_ps(t->keep, m, keep);
     _mm512_mask_storeu_ps(t->sum, m, total);
+}
+#define WEIGHTS_CASE(n)                                                                            \
+    case n:                                                                                        \
+        weights_of(n, score, t);                                                                   \
+        break;
+static void weights(uint32_t n, float *score, struct bl_tile *t)
+{
+    switch (n) {
+        WEIGHTS_CASE(1)
+        WEIGHTS_CASE(2)
+        WEIGHTS_CASE(3)
+        WEIGHTS_CASE(4)
+        WEIGHTS_CASE(5)
+        WEIGHTS_CASE(6)
+        WEIGHTS_CASE(7)
+        WEIGHTS_CASE(8)
+    }
 }
 
 /* ---- sums ---- */

@@ -46,30 +46,9 @@ BL_ALWAYS_INLINE vec row_part(enum bl_dtype t, const char *row, uint32_t i, uint
 {
     return load_row(t, row, i, lanes(left));
 }
-/* Sums of halves of the 128-bit lanes of two vectors, of which the second may be missing. */
-BL_ALWAYS_INLINE vec fold_lanes(vec a, vec b)
-{
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-/* By transposing: 15 additions for 16 vectors. A vector without a second is folded with itself. */
-BL_ALWAYS_INLINE vec sum_all(int n, const vec *acc)
-{
-    vec a[8], b[4];
-    for (int i = 0; 2 * i < n; i++) {
-        const vec x = acc[2 * i], y = acc[2 * i + 1 < n ? 2 * i + 1 : 2 * i];
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));
-    }
-    for (int i = 0; 4 * i < n; i++) {
-        const vec x = a[2 * i], y = a[4 * i + 2 < n ? 2 * i + 1 : 2 * i];
-        b[i] = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
-    }
-    const vec lo = fold_lanes(b[0], b[n > 4 ? 1 : 0]);
-    const vec hi = n > 8 ? fold_lanes(b[2], b[n > 12 ? 3 : 2]) : lo;
-    return fold_lanes(lo, hi);
-}
 BL_ALWAYS_INLINE void put_sums(int R, int K, uint32_t n, float *score, const vec *acc)
 {
-    const vec v = sum_all(R * K, acc);
+    const vec v = fold_all(false, R * K, acc);
     const uint32_t first = (1u << n) - 1;
     for (int r = 0; r < R; r++) /* lane r K is the row's first */
         _mm512_mask_storeu_ps(score + r * (BL_TILE_KEYS - K), (__mmask16)(first << r * K), v);
