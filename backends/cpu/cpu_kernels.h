@@ -121,6 +121,9 @@ enum bl_cpu_flags {
     BL_CPU_I8MM = 1 << 3,   /* and products of matrices of bytes: Armv8.6 and later */
     BL_CPU_ONE_STREAM = 1 << 4, /* with AVX512: memory is read faster by one row at a time than by four (Zen 5) */
     BL_CPU_SVE = 1 << 5,    /* 64-bit Arm with vectors of 256 bits or more */
+    BL_CPU_AVXVNNI = 1 << 6, /* with AVX2: products of bytes in VEX encoding: Alder Lake, Sierra Forest, Zen 5 */
+    BL_CPU_VNNI256 = 1 << 7, /* with AVX2: the same in EVEX encoding, AVX-512 VL and VNNI: Cascade Lake */
+    BL_CPU_AMX = 1 << 8,     /* with AVX512: tiles of bytes, which the system allows: Sapphire Rapids */
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
 void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
@@ -128,8 +131,11 @@ void bl_cpu_exact(struct bl_cpu_kernels *);                     /* the float ref
 
 void bl_cpu_scalar(struct bl_cpu_kernels *);                    /* fills every entry: the specification */
 void bl_cpu_avx2(struct bl_cpu_kernels *);                      /* each ISA file exports exactly one symbol */
+void bl_cpu_avxvnni(struct bl_cpu_kernels *);                   /* over bl_cpu_avx2 */
+void bl_cpu_vnni256(struct bl_cpu_kernels *);
 void bl_cpu_avx512(struct bl_cpu_kernels *);
 void bl_cpu_avx512_one(struct bl_cpu_kernels *);                /* for ONE_STREAM, over bl_cpu_avx512 */
+void bl_cpu_amx(struct bl_cpu_kernels *);                       /* over bl_cpu_avx512 */
 void bl_cpu_neon(struct bl_cpu_kernels *);
 void bl_cpu_i8mm(struct bl_cpu_kernels *);
 void bl_cpu_sve(struct bl_cpu_kernels *);

@@ -52,17 +52,23 @@ unsigned bl_cpu_flags(void)
     enum {
         XMM_YMM = 1 << 1 | 1 << 2,
         MASKS_ZMM = 1 << 5 | 1 << 6 | 1 << 7,
+        AVX_VNNI = 1 << 4, /* of leaf 7, subleaf 1, EAX */
         LEAF7_ECX = bit_AVX512VBMI | bit_GFNI | bit_AVX512VNNI,
     };
-    const struct cpuid a = cpuid(1, 0), b = cpuid(7, 0);
+    const struct cpuid a = cpuid(1, 0), b = cpuid(7, 0), c = cpuid(7, 1);
     unsigned flags = 0;
     if (!has(a.ecx, bit_OSXSAVE | bit_AVX))
         return 0;
     const uint32_t saved = saved_state();
     if (has(saved, XMM_YMM) && has(a.ecx, bit_FMA | bit_F16C) && has(b.ebx, bit_AVX2))
         flags |= BL_CPU_AVX2;
+    if (flags && has(c.eax, AVX_VNNI))
+        flags |= BL_CPU_AVXVNNI;
     const uint32_t wide = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_BMI2;
-    if (flags && has(saved, MASKS_ZMM) && has(b.ebx, wide) && has(b.ecx, LEAF7_ECX))
+    const bool is_wide = flags && has(saved, MASKS_ZMM) && has(b.ebx, wide);
+    if (is_wide && has(b.ecx, bit_AVX512VNNI))
+        flags |= BL_CPU_VNNI256;
+    if (is_wide && has(b.ecx, LEAF7_ECX))
         flags |= BL_CPU_AVX512;
     if ((flags & BL_CPU_AVX512) && is_zen5(a.eax))
         flags |= BL_CPU_ONE_STREAM;
@@ -99,6 +105,10 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
 #ifdef BL_X86
     if (flags & BL_CPU_AVX2)
         bl_cpu_avx2(kernels);
+    if ((flags & BL_CPU_AVX2) && (flags & BL_CPU_AVXVNNI))
+        bl_cpu_avxvnni(kernels);
+    if ((flags & BL_CPU_AVX2) && (flags & BL_CPU_VNNI256))
+        bl_cpu_vnni256(kernels);
     if (flags & BL_CPU_AVX512)
         bl_cpu_avx512(kernels);
     if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_ONE_STREAM))
@@ -132,9 +142,14 @@ static void name_flags(char text[64], unsigned flags)
     static const struct {
         unsigned flag;
         const char *name;
-    } names[] = {
-        {BL_CPU_AVX2, "avx2"}, {BL_CPU_AVX512, "avx512"}, {BL_CPU_ONE_STREAM, "one-stream"},
-        {BL_CPU_NEON, "neon"}, {BL_CPU_I8MM, "i8mm"},     {BL_CPU_SVE, "sve"}};
+    } names[] = {{BL_CPU_AVX2, "avx2"},
+                 {BL_CPU_AVX512, "avx512"},
+                 {BL_CPU_ONE_STREAM, "one-stream"},
+                 {BL_CPU_NEON, "neon"},
+                 {BL_CPU_I8MM, "i8mm"},
+                 {BL_CPU_SVE, "sve"},
+                 {BL_CPU_AVXVNNI, "avx-vnni"},
+                 {BL_CPU_VNNI256, "vnni-256"}};
     size_t n = 0;
     for (size_t i = 0; i < BL_COUNT(names); i++)
         if (flags & names[i].flag)

@@ -308,8 +308,9 @@ static int usage(int code)
         "usage: kernel_check [--mask M] [--seed N] [--func PATTERN] [--shape "
         "K,ROWS,PAD,PLACE,FILL]\n"
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
-        "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 3 AVX2 and AVX-512, 4 NEON,\n"
-        "              12 NEON and i8mm, 44 and SVE\n"
+        "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 65 and AVX-VNNI,\n"
+        "              129 and VNNI in 256 bits, 3 AVX2 and AVX-512, 19 and one row at a time,\n"
+        "              4 NEON, 12 NEON and i8mm, 44 and SVE\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
@@ -368,7 +369,11 @@ int main(int argc, char **argv)
     static const unsigned masks[] = {0, BL_CPU_NEON, BL_CPU_NEON | BL_CPU_I8MM,
                                      BL_CPU_NEON | BL_CPU_I8MM | BL_CPU_SVE};
 #else
-    static const unsigned masks[] = {0, BL_CPU_AVX2, BL_CPU_AVX2 | BL_CPU_AVX512,
+    static const unsigned masks[] = {0,
+                                     BL_CPU_AVX2,
+                                     BL_CPU_AVX2 | BL_CPU_AVXVNNI,
+                                     BL_CPU_AVX2 | BL_CPU_VNNI256,
+                                     BL_CPU_AVX2 | BL_CPU_AVX512,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM};
 #endif
     static struct subject before[MAX_SUBJECTS];

@@ -372,9 +372,11 @@ void bl_cpu_avx2(struct bl_cpu_kernels *t)
     t->rope_neox = rope_neox;
     t->delta_name = "delta_rule_f32_f32_4__avx2";
     t->delta_rule = delta_rule;
+    bl_cpu_avx2_float(t);
     bl_cpu_avx2_dot32(t);
     bl_cpu_avx2_kquant(t);
     bl_cpu_avx2_iquant(t);
+    bl_cpu_avx2_lowbit(t);
     bl_cpu_avx2_panel_f32(t);
     bl_cpu_avx2_panel(t);
     bl_cpu_avx2_attend(t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2.h — small steps shared by the AVX2 kernels (AVX2, FMA, F16C). Included by those files only.
+/* avx2.h — small steps shared by the kernels of 256 bits (AVX2, FMA, F16C). Included by those files only.
  *
- * Purpose   loads, byte dot products, sums of rows.
+ * Purpose   loads, shifts of bytes, sums of rows.
  * Ownership none.
  * Units     lanes.
  * Errors    none.
@@ -10,7 +10,7 @@
 #ifndef BL_X86_AVX2_H
 #define BL_X86_AVX2_H
 
-#include "dot.h"
+#include "avx2_tier.h"
 
 BL_ALWAYS_INLINE __m256i load256(const void *p)
 {
@@ -24,11 +24,6 @@ BL_ALWAYS_INLINE __m256i load_twice(const void *p)
 {
     return _mm256_broadcastsi128_si256(load128(p));
 }
-/* Sums of two products, unsigned times signed; |u| <= 128 and |s| <= 127 fit the 16 bits. */
-BL_ALWAYS_INLINE __m256i dot2(__m256i u, __m256i s)
-{
-    return _mm256_maddubs_epi16(u, s);
-}
 BL_ALWAYS_INLINE __m256i and_bytes(__m256i v, int mask)
 {
     return _mm256_and_si256(v, _mm256_set1_epi8((char)mask));
@@ -36,7 +31,7 @@ BL_ALWAYS_INLINE __m256i and_bytes(__m256i v, int mask)
 /* v >> n in each byte, where the mask of the caller removes what crosses from the byte above */
 BL_ALWAYS_INLINE __m256i shift_bytes(__m256i v, int n)
 {
-    return _mm256_srl_epi16(v, _mm_cvtsi32_si128(n));
+    return _mm256_srli_epi16(v, n);
 }
 BL_ALWAYS_INLINE float sum_lanes(__m256 v)
 {

@@ -1,86 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 dots of the float types and of the types with blocks of 32. Two rows are taken together, as
- * with 16 registers more rows spill; of the float types one, because a single stream is read from
- * memory at 100 % of a plain read, two at 80 % (Zen 5). */
+/* Dots of the types with blocks of 32, in 256 bits. Two rows are taken together, as with 16
+ * registers more rows spill. */
 #include "avx2.h"
 
 enum { ROWS = 2 };
-
-/* ---- float types: float activations ----
- *
- * These loops do little beside loading, so the hardware brings L2 to L1 by itself. */
-
-BL_ALWAYS_INLINE int float_bytes(enum bl_dtype t)
-{
-    return t == BL_F32 ? 4 : 2;
-}
-BL_ALWAYS_INLINE __m256 load_weights(enum bl_dtype t, const char *p)
-{
-    if (t == BL_F32)
-        return _mm256_loadu_ps((const float *)(const void *)p);
-    if (t == BL_F16)
-        return _mm256_cvtph_ps(load128(p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load128(p)), 16));
-}
-/* The last k % 8 weights and activations by way of a zeroed copy: nothing behind the row is read.
- */
-BL_ALWAYS_INLINE __m256 float_tail(enum bl_dtype t, const char *p, const float *x, uint32_t n,
-                                   __m256 acc)
-{
-    char w[32] = {0};
-    float xs[8] = {0};
-    memcpy(w, p, n * (size_t)float_bytes(t));
-    memcpy(xs, x, n * sizeof *x);
-    return _mm256_fmadd_ps(load_weights(t, w), _mm256_loadu_ps(xs), acc);
-}
-
-BL_ALWAYS_INLINE void float_group(enum bl_dtype t, int R, uint32_t k, float *out,
-                                  const struct row_group *g, const float *x)
-{
-    enum { STEP = 32, CHAINS = 4 };
-    const int size = float_bytes(t);
-    __m256 acc[ROWS][CHAINS] = {{_mm256_setzero_ps()}}; /* chains hide the latency of the FMA */
-    uint32_t i = 0;
-    for (; i + STEP <= k; i += STEP) {
-        prefetch_far(g, (size_t)i * (size_t)(size * R), STEP * size * R);
-        for (int c = 0; c < CHAINS; c++) {
-            const __m256 xs = _mm256_loadu_ps(x + i + 8 * c);
-            for (int r = 0; r < R; r++) {
-                const char *p =
-                    g->w + (size_t)r * g->stride + (i + 8u * (unsigned)c) * (size_t)size;
-                acc[r][c] = _mm256_fmadd_ps(load_weights(t, p), xs, acc[r][c]);
-            }
-        }
-    }
-    for (; i + 8 <= k; i += 8)
-        for (int r = 0; r < R; r++) {
-            const char *p = g->w + (size_t)r * g->stride + i * (size_t)size;
-            acc[r][0] = _mm256_fmadd_ps(load_weights(t, p), _mm256_loadu_ps(x + i), acc[r][0]);
-        }
-    if (i < k)
-        for (int r = 0; r < R; r++) {
-            const char *p = g->w + (size_t)r * g->stride + i * (size_t)size;
-            acc[r][0] = float_tail(t, p, x + i, k - i, acc[r][0]);
-        }
-    for (int r = 0; r < R; r++)
-        out[r] = sum_lanes(_mm256_add_ps(_mm256_add_ps(acc[r][0], acc[r][1]),
-                                         _mm256_add_ps(acc[r][2], acc[r][3])));
-}
-BL_ALWAYS_INLINE void f32_group(int R, uint32_t k, float *out, const struct row_group *g,
-                                const void *x)
-{
-    float_group(BL_F32, R, k, out, g, x);
-}
-BL_ALWAYS_INLINE void f16_group(int R, uint32_t k, float *out, const struct row_group *g,
-                                const void *x)
-{
-    float_group(BL_F16, R, k, out, g, x);
-}
-BL_ALWAYS_INLINE void bf16_group(int R, uint32_t k, float *out, const struct row_group *g,
-                                 const void *x)
-{
-    float_group(BL_BF16, R, k, out, g, x);
-}
 
 /* ---- blocks of 32: eight at a time, as many as an activation block has scales ---- */
 
@@ -147,10 +70,10 @@ BL_ALWAYS_INLINE __m256i spread_bits(__m256i bits)
     const __m256i v = _mm256_shuffle_epi8(bits, which);
     return and_bytes(_mm256_cmpeq_epi8(_mm256_and_si256(v, select), select), 16);
 }
-/* Sums of two products, both signed. */
-BL_ALWAYS_INLINE __m256i dot2_signed(__m256i a, __m256i b)
+/* acc + sums of four products, both signed. */
+BL_ALWAYS_INLINE __m256i dot4_signed(__m256i acc, __m256i a, __m256i b)
 {
-    return dot2(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
+    return dot4(acc, _mm256_abs_epi8(a), _mm256_sign_epi8(b, a));
 }
 
 /* The activations of two blocks as their codes lie: elements 0 to 15 of both, 16 to 31 of both. The
@@ -158,7 +81,7 @@ BL_ALWAYS_INLINE __m256i dot2_signed(__m256i a, __m256i b)
  * than the terms allow. */
 struct pair_acts {
     __m256i lo, hi;
-    __m256i bias; /* sums of two products and two */
+    __m256i bias; /* a small sum */
 };
 BL_ALWAYS_INLINE struct pair_acts load_acts(const struct block_type *t, const int8_t *q)
 {
@@ -166,14 +89,14 @@ BL_ALWAYS_INLINE struct pair_acts load_acts(const struct block_type *t, const in
     struct pair_acts x;
     x.lo = _mm256_permute2x128_si256(a, b, 0x20);
     x.hi = _mm256_permute2x128_si256(a, b, 0x31);
-    x.bias = _mm256_add_epi16(dot2(c, x.lo), dot2(c, x.hi));
+    x.bias = add_small(dot_small(c, x.lo), c, x.hi);
     return x;
 }
 /* Sums of eight products, four of the block at p and four of that at p1. */
 BL_ALWAYS_INLINE __m256i pair_sums(const struct block_type *t, const char *p, const char *p1,
                                    const struct pair_acts *x)
 {
-    const __m256i one = _mm256_set1_epi16(1), q = load_pair(p + t->skip, p1 + t->skip);
+    const __m256i q = load_pair(p + t->skip, p1 + t->skip);
     __m256i lo = and_bytes(q, 15), hi = and_bytes(_mm256_srli_epi16(q, 4), 15);
     if (t->has_high) {
         const __m128i b = _mm_cvtsi32_si128((int)bl_load_u32(p + t->skip - 4));
@@ -187,10 +110,9 @@ BL_ALWAYS_INLINE __m256i pair_sums(const struct block_type *t, const char *p, co
         hi = _mm256_shuffle_epi8(load_twice(t->values), hi);
     }
     if (t->table && !t->bias) /* signed values whose sums of four do not fit 16 bits */
-        return _mm256_add_epi32(_mm256_madd_epi16(dot2_signed(x->lo, lo), one),
-                                _mm256_madd_epi16(dot2_signed(x->hi, hi), one));
-    const __m256i v = _mm256_add_epi16(dot2(lo, x->lo), dot2(hi, x->hi));
-    return _mm256_madd_epi16(t->bias ? _mm256_sub_epi16(v, x->bias) : v, one);
+        return dot4_signed(dot4_signed(_mm256_setzero_si256(), x->lo, lo), x->hi, hi);
+    const __m256i v = add_small(dot_small(lo, x->lo), hi, x->hi);
+    return widen_small(t->bias ? sub_small(v, x->bias) : v);
 }
 /* n blocks of R rows. Each step sums by itself, so that its FMAs do not wait for those of the step
  * before. Whether the factors d are broadcast by shuffles or by loads is left to the compiler: here
@@ -213,10 +135,10 @@ BL_ALWAYS_INLINE void block_step(const struct block_type *t, int R, int n, const
     }
     __m256 part[ROWS] = {_mm256_setzero_ps()};
     for (int b = 0; t->signed8 && b < 8 && b < n; b++) {
-        const __m256i q8 = load256(x->q + 32 * b), one = _mm256_set1_epi16(1);
+        const __m256i q8 = load256(x->q + 32 * b);
         for (int r = 0; r < R; r++) {
             const __m256i q = load256(w + (size_t)r * stride + b * t->bytes + t->skip);
-            const __m256 v = _mm256_cvtepi32_ps(_mm256_madd_epi16(dot2_signed(q, q8), one));
+            const __m256 v = _mm256_cvtepi32_ps(dot4_signed(_mm256_setzero_si256(), q, q8));
             part[r] = _mm256_fmadd_ps(v, _mm256_set1_ps(d[r][b]), part[r]);
         }
     }
@@ -269,27 +191,21 @@ BLOCK_GROUP(q5_1)
 BLOCK_GROUP(iq4_nl)
 BLOCK_GROUP(mxfp4)
 
-DOT_ENTRY(dot_f32_f32_1__avx2, f32_group, 1)
-DOT_ENTRY(dot_f16_f32_1__avx2, f16_group, 1)
-DOT_ENTRY(dot_bf16_f32_1__avx2, bf16_group, 1)
-DOT_ENTRY(dot_q8_0_act_2__avx2, q8_0_group, ROWS)
-DOT_ENTRY(dot_q4_0_act_2__avx2, q4_0_group, ROWS)
-DOT_ENTRY(dot_q4_1_act_2__avx2, q4_1_group, ROWS)
-DOT_ENTRY(dot_q5_0_act_2__avx2, q5_0_group, ROWS)
-DOT_ENTRY(dot_q5_1_act_2__avx2, q5_1_group, ROWS)
-DOT_ENTRY(dot_iq4_nl_act_2__avx2, iq4_nl_group, ROWS)
-DOT_ENTRY(dot_mxfp4_act_2__avx2, mxfp4_group, ROWS)
+DOT_ENTRY(TIER(dot_q8_0_act_2), q8_0_group, ROWS)
+DOT_ENTRY(TIER(dot_q4_0_act_2), q4_0_group, ROWS)
+DOT_ENTRY(TIER(dot_q4_1_act_2), q4_1_group, ROWS)
+DOT_ENTRY(TIER(dot_q5_0_act_2), q5_0_group, ROWS)
+DOT_ENTRY(TIER(dot_q5_1_act_2), q5_1_group, ROWS)
+DOT_ENTRY(TIER(dot_iq4_nl_act_2), iq4_nl_group, ROWS)
+DOT_ENTRY(TIER(dot_mxfp4_act_2), mxfp4_group, ROWS)
 
-void bl_cpu_avx2_dot32(struct bl_cpu_kernels *t)
+void TIER_FN(dot32)(struct bl_cpu_kernels *t)
 {
-    DOT_SET(t, BL_F32, dot_f32_f32_1__avx2, 1);
-    DOT_SET(t, BL_F16, dot_f16_f32_1__avx2, 1);
-    DOT_SET(t, BL_BF16, dot_bf16_f32_1__avx2, 1);
-    DOT_SET(t, BL_Q8_0, dot_q8_0_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q4_0, dot_q4_0_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q4_1, dot_q4_1_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q5_0, dot_q5_0_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q5_1, dot_q5_1_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ4_NL, dot_iq4_nl_act_2__avx2, ROWS);
-    DOT_SET(t, BL_MXFP4, dot_mxfp4_act_2__avx2, ROWS);
+    TIER_SET(t, BL_Q8_0, dot_q8_0_act_2, ROWS);
+    TIER_SET(t, BL_Q4_0, dot_q4_0_act_2, ROWS);
+    TIER_SET(t, BL_Q4_1, dot_q4_1_act_2, ROWS);
+    TIER_SET(t, BL_Q5_0, dot_q5_0_act_2, ROWS);
+    TIER_SET(t, BL_Q5_1, dot_q5_1_act_2, ROWS);
+    TIER_SET(t, BL_IQ4_NL, dot_iq4_nl_act_2, ROWS);
+    TIER_SET(t, BL_MXFP4, dot_mxfp4_act_2, ROWS);
 }

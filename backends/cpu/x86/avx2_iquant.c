@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 dots of IQ4_XS and of the codebook types: blocks of 256 with integer scales. Two rows are
- * taken together.
+/* Dots of IQ4_XS and of the codebook types in 256 bits: blocks of 256 with integer scales. Two rows
+ * are taken together.
  *
  * Entries are loaded one by one, a byte an element; index arithmetic runs on the scalar ports.
  * Signs go to the activations. Products of two are 16 bits, and their scales are applied by the
@@ -14,7 +14,7 @@ enum { ROWS = 2, BLOCK = 256 };
 /* acc + u * x * scale, where both words of each lane of `scale` are the 32 elements' */
 BL_ALWAYS_INLINE __m256i add_scaled(__m256i acc, __m256i u, __m256i x, uint32_t scale)
 {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(dot2(u, x), _mm256_set1_epi32((int)scale)));
+    return add_words(acc, dot2(u, x), _mm256_set1_epi32((int)scale));
 }
 /* the same with one scale for the lower 16 elements (the low word) and one for the upper */
 BL_ALWAYS_INLINE __m256i add_scaled16(__m256i acc, __m256i u, __m256i x, uint32_t scales)
@@ -22,7 +22,7 @@ BL_ALWAYS_INLINE __m256i add_scaled16(__m256i acc, __m256i u, __m256i x, uint32_
     const __m256i halves = _mm256_setr_epi64x(0x0100010001000100, 0x0100010001000100,
                                               0x0302030203020302, 0x0302030203020302);
     const __m256i s = _mm256_shuffle_epi8(_mm256_set1_epi32((int)scales), halves);
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(dot2(u, x), s));
+    return add_words(acc, dot2(u, x), s);
 }
 /* 32 activations, negated where the bit is set */
 BL_ALWAYS_INLINE __m256i signed_acts(const int8_t *x, uint32_t signs)
@@ -265,23 +265,23 @@ IQUANT_GROUP(iq1_s, 50, 0.125f, false)
 IQUANT_GROUP(iq1_m, 56, 0.125f, true)
 IQUANT_GROUP(iq4_xs, 136, 1, false)
 
-DOT_ENTRY(dot_iq2_xxs_act_2__avx2, iq2_xxs_group, ROWS)
-DOT_ENTRY(dot_iq2_xs_act_2__avx2, iq2_xs_group, ROWS)
-DOT_ENTRY(dot_iq2_s_act_2__avx2, iq2_s_group, ROWS)
-DOT_ENTRY(dot_iq3_xxs_act_2__avx2, iq3_xxs_group, ROWS)
-DOT_ENTRY(dot_iq3_s_act_2__avx2, iq3_s_group, ROWS)
-DOT_ENTRY(dot_iq1_s_act_2__avx2, iq1_s_group, ROWS)
-DOT_ENTRY(dot_iq1_m_act_2__avx2, iq1_m_group, ROWS)
-DOT_ENTRY(dot_iq4_xs_act_2__avx2, iq4_xs_group, ROWS)
+DOT_ENTRY(TIER(dot_iq2_xxs_act_2), iq2_xxs_group, ROWS)
+DOT_ENTRY(TIER(dot_iq2_xs_act_2), iq2_xs_group, ROWS)
+DOT_ENTRY(TIER(dot_iq2_s_act_2), iq2_s_group, ROWS)
+DOT_ENTRY(TIER(dot_iq3_xxs_act_2), iq3_xxs_group, ROWS)
+DOT_ENTRY(TIER(dot_iq3_s_act_2), iq3_s_group, ROWS)
+DOT_ENTRY(TIER(dot_iq1_s_act_2), iq1_s_group, ROWS)
+DOT_ENTRY(TIER(dot_iq1_m_act_2), iq1_m_group, ROWS)
+DOT_ENTRY(TIER(dot_iq4_xs_act_2), iq4_xs_group, ROWS)
 
-void bl_cpu_avx2_iquant(struct bl_cpu_kernels *t)
+void TIER_FN(iquant)(struct bl_cpu_kernels *t)
 {
-    DOT_SET(t, BL_IQ2_XXS, dot_iq2_xxs_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ2_XS, dot_iq2_xs_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ2_S, dot_iq2_s_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ3_XXS, dot_iq3_xxs_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ3_S, dot_iq3_s_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ1_S, dot_iq1_s_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ1_M, dot_iq1_m_act_2__avx2, ROWS);
-    DOT_SET(t, BL_IQ4_XS, dot_iq4_xs_act_2__avx2, ROWS);
+    TIER_SET(t, BL_IQ2_XXS, dot_iq2_xxs_act_2, ROWS);
+    TIER_SET(t, BL_IQ2_XS, dot_iq2_xs_act_2, ROWS);
+    TIER_SET(t, BL_IQ2_S, dot_iq2_s_act_2, ROWS);
+    TIER_SET(t, BL_IQ3_XXS, dot_iq3_xxs_act_2, ROWS);
+    TIER_SET(t, BL_IQ3_S, dot_iq3_s_act_2, ROWS);
+    TIER_SET(t, BL_IQ1_S, dot_iq1_s_act_2, ROWS);
+    TIER_SET(t, BL_IQ1_M, dot_iq1_m_act_2, ROWS);
+    TIER_SET(t, BL_IQ4_XS, dot_iq4_xs_act_2, ROWS);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 dots of Q2_K to Q6_K: blocks of 256 with integer scales. Two rows are taken together.
+/* Dots of Q2_K to Q6_K in 256 bits: blocks of 256 with integer scales. Two rows are taken together.
  *
  * vpmaddubsw gives sums of two products in 16 bits, vpmaddwd multiplies them by their scales and
  * adds in 32 bits, so a block needs one conversion and one FMA a row. */
@@ -49,8 +49,8 @@ BL_ALWAYS_INLINE __m256i k45_row(bool q5, const char *p, const uint32_t *scales,
         }
         const __m256i a = dot2(lo, load256(x->q + 64 * c));
         const __m256i b = dot2(hi, load256(x->q + 64 * c + 32));
-        u = _mm256_add_epi32(u, _mm256_madd_epi16(a, _mm256_set1_epi32((int)scales[2 * c])));
-        v = _mm256_add_epi32(v, _mm256_madd_epi16(b, _mm256_set1_epi32((int)scales[2 * c + 1])));
+        u = add_words(u, a, _mm256_set1_epi32((int)scales[2 * c]));
+        v = add_words(v, b, _mm256_set1_epi32((int)scales[2 * c + 1]));
     }
     return _mm256_add_epi32(u, v);
 }
@@ -109,7 +109,7 @@ BL_ALWAYS_INLINE __m256i bias_sums(__m128i scales, const struct bl_act_block *x)
 }
 BL_ALWAYS_INLINE __m256i add_scaled(__m256i acc, __m256i codes, const int8_t *x, __m256i scales)
 {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(dot2(codes, load256(x)), scales));
+    return add_words(acc, dot2(codes, load256(x)), scales);
 }
 
 /* 128 elements: groups 0..3 of 32 from two low-nibble and two high-nibble vectors, two more bits
@@ -241,17 +241,17 @@ BL_ALWAYS_INLINE void q3_k_group(int R, uint32_t k, float *out, const struct row
     store_sums(R, out, acc);
 }
 
-DOT_ENTRY(dot_q2_k_act_2__avx2, q2_k_group, ROWS)
-DOT_ENTRY(dot_q3_k_act_2__avx2, q3_k_group, ROWS)
-DOT_ENTRY(dot_q4_k_act_2__avx2, q4_k_group, ROWS)
-DOT_ENTRY(dot_q5_k_act_2__avx2, q5_k_group, ROWS)
-DOT_ENTRY(dot_q6_k_act_2__avx2, q6_k_group, ROWS)
+DOT_ENTRY(TIER(dot_q2_k_act_2), q2_k_group, ROWS)
+DOT_ENTRY(TIER(dot_q3_k_act_2), q3_k_group, ROWS)
+DOT_ENTRY(TIER(dot_q4_k_act_2), q4_k_group, ROWS)
+DOT_ENTRY(TIER(dot_q5_k_act_2), q5_k_group, ROWS)
+DOT_ENTRY(TIER(dot_q6_k_act_2), q6_k_group, ROWS)
 
-void bl_cpu_avx2_kquant(struct bl_cpu_kernels *t)
+void TIER_FN(kquant)(struct bl_cpu_kernels *t)
 {
-    DOT_SET(t, BL_Q2_K, dot_q2_k_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q3_K, dot_q3_k_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q4_K, dot_q4_k_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q5_K, dot_q5_k_act_2__avx2, ROWS);
-    DOT_SET(t, BL_Q6_K, dot_q6_k_act_2__avx2, ROWS);
+    TIER_SET(t, BL_Q2_K, dot_q2_k_act_2, ROWS);
+    TIER_SET(t, BL_Q3_K, dot_q3_k_act_2, ROWS);
+    TIER_SET(t, BL_Q4_K, dot_q4_k_act_2, ROWS);
+    TIER_SET(t, BL_Q5_K, dot_q5_k_act_2, ROWS);
+    TIER_SET(t, BL_Q6_K, dot_q6_k_act_2, ROWS);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 panels: tiles of up to four tokens, and their products with a panel; and the packing of
- * types that have no packer of their own.
+/* Panels of 256 bits: tiles of up to four tokens, and their products with a panel; and the packing
+ * of types that have no packer of their own.
  *
  * A tile's part of 256 columns is a matrix of dwords [row][token]: 64 rows of four activations,
  * then for each scale of the panel a row of start values, of scales, and of scaled sums for
@@ -12,7 +12,7 @@ enum { TOKENS = 4, HALF = 2 /* registers of eight rows */ };
 /* What differs between the forms; constant in each kernel. */
 struct form {
     int groups; /* of four columns, of a scale */
-    int depth;  /* groups added in 16 bits */
+    int depth;  /* groups added in 16 bits, without vpdpbusd */
     bool add, is_signed;
 };
 
@@ -25,6 +25,7 @@ BL_ALWAYS_INLINE __m256i all_of(const int32_t *x)
 /* An addition of its own: gcc would regroup a chain of them, form all products first and spill them
  * (a third lost). */
 #define IN_ORDER(v) __asm__("" : "+x"(v))
+#ifndef DPBUSD
 /* Sums of pairs over `depth` groups, in 16 bits. */
 BL_ALWAYS_INLINE void sum_groups(const struct form *f, int T, const uint8_t (*w)[BL_PANEL_ROWS][4],
                                  const int32_t *x, __m256i s[TOKENS][HALF])
@@ -45,6 +46,32 @@ BL_ALWAYS_INLINE void sum_groups(const struct form *f, int T, const uint8_t (*w)
         }
     }
 }
+#endif
+/* acc += products of the columns of a scale */
+BL_ALWAYS_INLINE void dot_columns(const struct form *f, int T, const uint8_t (*w)[BL_PANEL_ROWS][4],
+                                  const int32_t *x, __m256i acc[TOKENS][HALF])
+{
+#ifdef DPBUSD
+    for (int g = 0; g < f->groups; g++, w++, x += T) {
+        const __m256i v[HALF] = {load256((*w)[0]), load256((*w)[8])};
+        for (int t = 0; t < T; t++) {
+            const __m256i q = all_of(x + t);
+            for (int h = 0; h < HALF; h++) {
+                acc[t][h] = dot4(acc[t][h], v[h], q);
+                IN_ORDER(acc[t][h]);
+            }
+        }
+    }
+#else
+    __m256i s[TOKENS][HALF];
+    for (int g = 0; g < f->groups; g += f->depth) {
+        sum_groups(f, T, w + g, x + g * T, s);
+        for (int t = 0; t < T; t++)
+            for (int h = 0; h < HALF; h++)
+                acc[t][h] = add_words(acc[t][h], s[t][h], _mm256_set1_epi16(1));
+    }
+#endif
+}
 /* c[t] += scale * x's scale * sum (+ addend * x's sum). rest: the rows behind the activations, of
  * the first scale; n: scales of a part; i: which one. */
 BL_ALWAYS_INLINE void add_block(const struct form *f, int T, float *c,
@@ -56,18 +83,12 @@ BL_ALWAYS_INLINE void add_block(const struct form *f, int T, float *c,
     const int32_t *scale = rest + (n + i) * T, *sums = rest + (2 * n + i) * T; /* floats */
     const uint8_t(*w)[BL_PANEL_ROWS][4] =
         (const uint8_t(*)[BL_PANEL_ROWS][4])(const void *)part->code[i * f->groups][first];
-    __m256i acc[TOKENS][HALF], s[TOKENS][HALF];
+    __m256i acc[TOKENS][HALF];
     x += i * f->groups * T;
     for (int t = 0; t < T; t++)
         for (int h = 0; h < HALF; h++)
             acc[t][h] = f->is_signed ? _mm256_setzero_si256() : all_of(start + t);
-    for (int g = 0; g < f->groups; g += f->depth) {
-        sum_groups(f, T, w + g, x + g * T, s);
-        for (int t = 0; t < T; t++)
-            for (int h = 0; h < HALF; h++)
-                acc[t][h] =
-                    _mm256_add_epi32(acc[t][h], _mm256_madd_epi16(s[t][h], _mm256_set1_epi16(1)));
-    }
+    dot_columns(f, T, w, x, acc);
     for (int t = 0; t < T; t++)
         for (int h = 0; h < HALF; h++) {
             float *to = c + t * BL_PANEL_ROWS + first + 8 * h;
@@ -192,7 +213,7 @@ BL_ALWAYS_INLINE void arrange(const struct form *f, int offset, int32_t *tile, u
     X(FORM_6_BIT_16, 4, 2, false, false)                                                           \
     X(FORM_7_BIT, 8, 1, false, false)                                                              \
     X(FORM_7_BIT_16, 4, 1, false, false)                                                           \
-    X(FORM_8_BIT, 8, 1, false, true)
+    X(FORM_8_BIT, 8, 1, false, OFFSET_8_BIT == 0)
 #define X(name, groups, depth, add, is_signed)                                                     \
     static const struct form name##_traits = {groups, depth, add, is_signed};                      \
     static void name##_multiply(float *c, const void *panel, const void *tile, uint32_t n_tok,     \
@@ -218,7 +239,7 @@ FORMS(X)
     X(FORM_6_BIT_16, 32)                                                                           \
     X(FORM_7_BIT, 64)                                                                              \
     X(FORM_7_BIT_16, 64)                                                                           \
-    X(FORM_8_BIT, 0)
+    X(FORM_8_BIT, OFFSET_8_BIT)
 #define X(name, offset)                                                                            \
     static void name##_arrange_##offset(void *tile, uint32_t n_tok, uint32_t k,                    \
                                         const void *const *x)                                      \
@@ -228,8 +249,8 @@ FORMS(X)
 OFFSETS(X)
 #undef X
 
-struct bl_panel_kernel bl_avx2_panel(enum panel_form form, int offset, const char *name,
-                                     bl_pack_fn *pack, uint8_t from)
+struct bl_panel_kernel TIER_FN(panel_of)(enum panel_form form, int offset, const char *name,
+                                         bl_pack_fn *pack, uint8_t from)
 {
     static const struct {
         enum panel_form form;
@@ -258,8 +279,8 @@ struct bl_panel_kernel bl_avx2_panel(enum panel_form form, int offset, const cha
                                     .from = from};
 }
 
-void bl_cpu_avx2_panel(struct bl_cpu_kernels *t)
+void TIER_FN(panel)(struct bl_cpu_kernels *t)
 {
-    bl_cpu_avx2_panel_blocks(t);
-    bl_cpu_avx2_panel_iquant(t);
+    TIER_FN(panel_blocks)(t);
+    TIER_FN(panel_iquant)(t);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_panel.h — what the AVX2 panels look like, between those who pack and those who multiply.
+/* avx2_panel.h — what panels of 256 bits look like, between those who pack and those who multiply.
  *
  * Purpose   one form for all quantised types: codes of a byte, a float scale for 16 or 32 columns, and for some types an
  *           addend. Included by the avx2_panel files only.
@@ -10,7 +10,7 @@
  *
  * vpmaddubsw multiplies unsigned by signed bytes and adds two products in 16 bits. Codes are stored plus an offset that
  * makes them unsigned; the smaller they are, the more sums of two can be added before they are widened. Codes of 8 bits
- * stay signed: the sign goes over to the activation. */
+ * stay signed: the sign goes over to the activation. With vpdpbusd all codes are unsigned, those of 8 bits plus 128. */
 #ifndef BL_X86_AVX2_PANEL_H
 #define BL_X86_AVX2_PANEL_H
 
@@ -37,12 +37,17 @@ enum panel_form {
     FORM_8_BIT /* signed, depth 1 */
 };
 /* The entry of a type of this form. offset: what codes are stored plus; one of those that avx2_panel.c arranges. */
-struct bl_panel_kernel bl_avx2_panel(enum panel_form, int offset, const char *name, bl_pack_fn *pack, uint8_t from);
+struct bl_panel_kernel TIER_FN(panel_of)(enum panel_form, int offset, const char *name, bl_pack_fn *pack, uint8_t from);
+#ifdef DPBUSD
+enum { OFFSET_8_BIT = 128 };
+#else
+enum { OFFSET_8_BIT = 0 };
+#endif
 #define PANEL_SET(t, type, form, offset, tag, pack, from)                                                              \
-    ((t)->panel[BL_##type] = bl_avx2_panel(form, offset, "panel_" tag "__avx2", pack, from))
+    ((t)->panel[BL_##type] = TIER_FN(panel_of)(form, offset, "panel_" tag TIER_NAME, pack, from))
 
-void bl_cpu_avx2_panel_blocks(struct bl_cpu_kernels *); /* blocks of 32, Q2_K to Q6_K, IQ4_XS */
-void bl_cpu_avx2_panel_iquant(struct bl_cpu_kernels *); /* the rest of the quantised types */
+void TIER_FN(panel_blocks)(struct bl_cpu_kernels *); /* blocks of 32, Q2_K to Q6_K, IQ4_XS */
+void TIER_FN(panel_iquant)(struct bl_cpu_kernels *); /* the rest of the quantised types */
 
 /* A table of 16 bytes for each lane; that of 4-bit floats: twice the value, plus 12. */
 #define TWICE(...) {__VA_ARGS__, __VA_ARGS__}
@@ -58,6 +63,11 @@ struct panel_rows {
 BL_ALWAYS_INLINE void put_code(const struct panel_rows *r, int group, __m256i v)
 {
     _mm256_store_si256((void *)r->part->code[group][r->first], v);
+}
+/* a signed one */
+BL_ALWAYS_INLINE void put_code_8(const struct panel_rows *r, int group, __m256i v)
+{
+    put_code(r, group, OFFSET_8_BIT ? _mm256_xor_si256(v, _mm256_set1_epi8((char)OFFSET_8_BIT)) : v);
 }
 BL_ALWAYS_INLINE void put_scale(const struct panel_rows *r, int i, __m256 v)
 {

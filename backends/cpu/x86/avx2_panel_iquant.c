@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 panels of the codebook types, of one and two bit types, and of NVFP4.
+/* Panels of 256 bits of the codebook types, of one and two bit types, and of NVFP4.
  *
  * Codebook entries are loaded one by one, so blocks are unpacked row by row into a buffer that is
  * then transposed. */
@@ -282,7 +282,7 @@ PACK_ENTRY(pack_q1_0, q1_0_rows, 128, 18)
 PACK_ENTRY(pack_q2_0, q2_0_rows, 64, 18)
 PACK_ENTRY(pack_nvfp4, nvfp4_rows, 64, 36)
 
-void bl_cpu_avx2_panel_iquant(struct bl_cpu_kernels *t)
+void TIER_FN(panel_iquant)(struct bl_cpu_kernels *t)
 {
     PANEL_SET(t, IQ3_XXS, FORM_7_BIT, 64, "iq3_xxs_act_4", pack_iq3_xxs, 3);
     PANEL_SET(t, IQ3_S, FORM_5_BIT, 16, "iq3_s_act_4", pack_iq3_s, 3);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2 panels of the types with blocks of 32, of Q2_K to Q6_K, and IQ4_XS. */
+/* Panels of 256 bits of the types with blocks of 32, of Q2_K to Q6_K, and IQ4_XS. */
 #include "avx2_panel.h"
 
-static const int8_t iq4_table[32] BL_ALIGNED(32) = TWICE(-127, -104, -83, -65, -49, -35, -22, -10,
-                                                         1, 13, 25, 38, 53, 69, 89, 113);
-static const int8_t fp4_table[32] BL_ALIGNED(32) = FP4_TABLE;
+#define IQ4(value) (((value) + OFFSET_8_BIT) & 255)
+static const uint8_t iq4_table[32] BL_ALIGNED(32) = TWICE(IQ4(-127), IQ4(-104), IQ4(-83), IQ4(-65),
+                                                          IQ4(-49), IQ4(-35), IQ4(-22), IQ4(-10),
+                                                          IQ4(1), IQ4(13), IQ4(25), IQ4(38),
+                                                          IQ4(53), IQ4(69), IQ4(89), IQ4(113));
+static const uint8_t fp4_table[32] BL_ALIGNED(32) = FP4_TABLE;
 
 /* ---- blocks of 32 ---- */
 
@@ -15,7 +18,7 @@ static void q8_0_rows(const struct panel_rows *to, const uint8_t *w, size_t stri
         columns(w + 2, stride, q);
         columns(w + 18, stride, q + 4);
         for (int i = 0; i < 8; i++)
-            put_code(to, 8 * b + i, q[i]);
+            put_code_8(to, 8 * b + i, q[i]);
         put_scale(to, b, f16_low(column(w, stride)));
     }
 }
@@ -38,7 +41,7 @@ BL_ALWAYS_INLINE void put_nibbles(const struct panel_rows *to, int group, const 
         put_code(to, group + i, code[i]);
 }
 BL_ALWAYS_INLINE void put_table(const struct panel_rows *to, int group, const uint8_t *w,
-                                size_t stride, const int8_t *table)
+                                size_t stride, const uint8_t *table)
 {
     __m256i code[8];
     split_nibbles(w, stride, code);
@@ -300,19 +303,19 @@ PACK_ENTRY(pack_q5_k, q5_k_rows, 256, 176)
 PACK_ENTRY(pack_q6_k, q6_k_rows, 256, 210)
 PACK_ENTRY(pack_iq4_xs, iq4_xs_rows, 256, 136)
 
-void bl_cpu_avx2_panel_blocks(struct bl_cpu_kernels *t)
+void TIER_FN(panel_blocks)(struct bl_cpu_kernels *t)
 {
-    PANEL_SET(t, Q8_0, FORM_8_BIT, 0, "q8_0_act_4", pack_q8_0, 3);
+    PANEL_SET(t, Q8_0, FORM_8_BIT, OFFSET_8_BIT, "q8_0_act_4", pack_q8_0, 3);
     PANEL_SET(t, Q4_0, FORM_5_BIT, 8, "q4_0_act_4", pack_q4_0, 3);
     PANEL_SET(t, Q4_1, FORM_5_BIT_ADD, 0, "q4_1_act_4", pack_q4_1, 3);
     PANEL_SET(t, Q5_0, FORM_5_BIT, 16, "q5_0_act_4", pack_q5_0, 3);
     PANEL_SET(t, Q5_1, FORM_5_BIT_ADD, 0, "q5_1_act_4", pack_q5_1, 3);
-    PANEL_SET(t, IQ4_NL, FORM_8_BIT, 0, "iq4_nl_act_4", pack_iq4_nl, 3);
+    PANEL_SET(t, IQ4_NL, FORM_8_BIT, OFFSET_8_BIT, "iq4_nl_act_4", pack_iq4_nl, 3);
     PANEL_SET(t, MXFP4, FORM_5_BIT, 12, "mxfp4_act_4", pack_mxfp4, 3);
     PANEL_SET(t, Q2_K, FORM_5_BIT_16_ADD, 0, "q2_k_act_4", pack_q2_k, 5);
     PANEL_SET(t, Q3_K, FORM_5_BIT_16, 4, "q3_k_act_4", pack_q3_k, 3);
     PANEL_SET(t, Q4_K, FORM_5_BIT_ADD, 0, "q4_k_act_4", pack_q4_k, 3);
     PANEL_SET(t, Q5_K, FORM_5_BIT_ADD, 0, "q5_k_act_4", pack_q5_k, 3);
     PANEL_SET(t, Q6_K, FORM_6_BIT_16, 32, "q6_k_act_4", pack_q6_k, 3);
-    PANEL_SET(t, IQ4_XS, FORM_8_BIT, 0, "iq4_xs_act_4", pack_iq4_xs, 3);
+    PANEL_SET(t, IQ4_XS, FORM_8_BIT, OFFSET_8_BIT, "iq4_xs_act_4", pack_iq4_xs, 3);
 }

@@ -13,11 +13,18 @@
 
 #include "../cpu_kernels.h"
 
-void bl_cpu_avx2_dot32(struct bl_cpu_kernels *);   /* float types and blocks of 32 */
-void bl_cpu_avx2_kquant(struct bl_cpu_kernels *);  /* Q2_K to Q6_K */
-void bl_cpu_avx2_iquant(struct bl_cpu_kernels *);  /* IQ4_XS and the codebook types */
+/* What is compiled for each tier of avx2_tier.h: */
+#define BL_TIER_FILES(tier)                                                                        \
+    void bl_cpu_##tier##_dot32(struct bl_cpu_kernels *);  /* blocks of 32 */                       \
+    void bl_cpu_##tier##_kquant(struct bl_cpu_kernels *); /* Q2_K to Q6_K */                       \
+    void bl_cpu_##tier##_iquant(struct bl_cpu_kernels *); /* IQ4_XS and the codebook types */      \
+    void bl_cpu_##tier##_lowbit(struct bl_cpu_kernels *); /* ternary, one and two bits, NVFP4 */   \
+    void bl_cpu_##tier##_panel(struct bl_cpu_kernels *);  /* packed panels, after panel_f32 */
+BL_TIER_FILES(avx2)
+BL_TIER_FILES(avxvnni)
+BL_TIER_FILES(vnni256)
+void bl_cpu_avx2_float(struct bl_cpu_kernels *);     /* dots of float types */
 void bl_cpu_avx2_panel_f32(struct bl_cpu_kernels *); /* after the dots */
-void bl_cpu_avx2_panel(struct bl_cpu_kernels *);   /* packed panels, after panel_f32 */
 void bl_cpu_avx2_attend(struct bl_cpu_kernels *);  /* attention by tiles of queries */
 void bl_cpu_avx2_few(struct bl_cpu_kernels *);     /* attention of few queries, after attend */
 void bl_cpu_avx2_recurrent(struct bl_cpu_kernels *); /* the delta rule in chunks, convolutions */
