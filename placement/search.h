@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* search.h — which device gets which part of which layer.
+ *
+ * Purpose   candidates are filled in by saved time per byte until devices are full, improved by moves on cached costs, and
+ *           the best of them lowered and simulated; what was decided is explained group by group. Deterministic. Nothing
+ *           is allocated on a device.
+ * Ownership the caller finishes the choice, which owns its plan and reasons.
+ * Units     bytes, tokens, nanoseconds, tokens per second.
+ * Errors    BL_ENOFIT: names device and shortfall, and the nearest context, KV type or memory that would do.
+ * Threads   any.
+ */
+#ifndef BL_SEARCH_H
+#define BL_SEARCH_H
+
+#include "cost.h"
+#include "planner.h"
+
+struct bl_search_options {
+    const struct bl_cost_table *table; /* NULL: the committed constants */
+    double prefill_weight;       /* 0: decode alone counts, 1: prefill alone; between: powers of both */
+    uint64_t reserve_bytes;      /* kept free on every card */
+    uint64_t depth_tokens;       /* context at which speeds are predicted */
+    bool may_shrink_ctx;
+    bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
+};
+struct bl_speed {                /* sd: of its natural logarithm, what constants and set-ups leave open */
+    double tok_per_s, sd;
+};
+struct bl_reason {
+    int32_t first, last;         /* layers; -1: outside of layers, or all */
+    uint16_t device;
+    uint8_t part;                /* enum bl_part that it is about; BL_N_PARTS: the device as a whole */
+    char text[232];
+};
+struct bl_choice {
+    struct bl_plan plan;
+    struct bl_reason *reason;
+    uint32_t n_reasons, cap_reasons;
+    struct bl_speed decode, prefill;
+    uint64_t depth_tokens;
+    uint64_t asked_ctx_tokens;   /* more than the plan's: it was reduced */
+    uint32_t stream_from_tok;    /* from there on sending the host's experts to cards is quicker; 0: never is */
+    uint32_t n_simulated;
+};
+enum bl_status bl_search(struct bl_choice *out, const struct bl_model *, const struct bl_machine *,
+                         const struct bl_options *, const struct bl_search_options *);
+void bl_choice_finish(struct bl_choice *); /* zeroed is fine */
+/* What a device can give to a plan: usable bytes without what the driver takes and the reserve. */
+uint64_t bl_device_budget(const struct bl_machine_device *, uint64_t reserve_bytes);
+/* A plan's speed by simulation, with what is left open; stream_from_tok: as in bl_choice, chosen for the plan. */
+enum bl_status bl_plan_speed(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
+                             const struct bl_search_options *);
+/* Less is better: nanoseconds per token of decode and prefill, weighed as the options say. */
+double bl_plan_score(double decode_ns, double prefill_ns, double prefill_weight);
+
+#endif
