@@ -222,7 +222,7 @@ static void gate_up_panel(const struct many_args *a, const struct bl_cpu_kernels
     bl_cpu_glu_run(k, &a->e.glu, b->n * BL_PANEL_ROWS, g[0], g[0], u[0]);
     float *h = a->e.h + (size_t)b->first * a->gate.rows + p->row;
     for (uint32_t t = 0; t < b->n; t++, h += a->gate.rows)
-        memcpy(h, g[t], p->n * sizeof *h);
+        bl_panel_put(h, g[t], p->n);
 }
 
 static void gate_up_piece(const struct many_args *a, const struct bl_cpu_kernels *k,
@@ -248,8 +248,8 @@ static void down_piece(const struct many_args *a, const struct bl_cpu_kernels *k
     float(*sum)[BL_PANEL_ROWS] =
         rows_of(&a->down, &a->e.down, room, 0, p, a->e.hq + b->first * a->e.hq_stride, next);
     for (uint32_t t = 0; t < b->n; t++)
-        memcpy(a->e.part + (size_t)a->e.order[b->first + t] * a->down.rows + p->row, sum[t],
-               p->n * sizeof **sum);
+        bl_panel_put(a->e.part + (size_t)a->e.order[b->first + t] * a->down.rows + p->row, sum[t],
+                     p->n);
 }
 
 typedef void piece_fn(const struct many_args *, const struct bl_cpu_kernels *, struct bl_cpu_room *,

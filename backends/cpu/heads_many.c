@@ -60,8 +60,8 @@ static void store(const struct many_args *a, float (*sum)[BL_PANEL_ROWS], const 
                    end = bl_panel_tile_first(x->n_tok, x->n_tiles, b->end_tile);
     for (size_t t = first; t < end; t++) {
         bl_heads_scale(&a->few, b->head, n, sum[t - first]);
-        memcpy(a->few.y + (t * a->few.heads + b->head) * a->weight.rows + row, sum[t - first],
-               n * sizeof **sum);
+        bl_panel_put(a->few.y + (t * a->few.heads + b->head) * a->weight.rows + row, sum[t - first],
+                     n);
     }
 }
 

@@ -22,7 +22,7 @@ static void unit_run(const struct many_args *a, struct bl_cpu_room *room,
     float *y = a->few.y + (size_t)bl_panel_tile_first(x->n_tok, x->n_tiles, tiles.first) * a->few.n;
     for (uint32_t t = 0; t < n; t++, y += a->few.n) {
         bl_cpu_scale_and_bias(&a->few, room->sum[0][t], row, n_rows);
-        memcpy(y + row, room->sum[0][t], n_rows * sizeof *y);
+        bl_panel_put(y + row, room->sum[0][t], n_rows);
     }
 }
 

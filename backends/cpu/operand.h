@@ -109,6 +109,14 @@ void bl_panel_arrange(const struct bl_panel_kernel *, uint8_t act, uint8_t *tile
  * none, come into the second-level cache. Returns the number of tokens. */
 uint32_t bl_panel_rows(const struct bl_panel_weight *, float (*sum)[BL_PANEL_ROWS], void *panel, const uint8_t *w,
                        uint32_t row, const struct bl_panel_tokens *, uint32_t from, uint32_t to, const uint8_t *next);
+/* y = the first n sums of a token: of a known length where there are all, so that nothing is called. */
+static inline void bl_panel_put(float *y, const float sum[BL_PANEL_ROWS], uint32_t n)
+{
+    if (n == BL_PANEL_ROWS)
+        memcpy(y, sum, BL_PANEL_ROWS * sizeof *y);
+    else
+        memcpy(y, sum, n * sizeof *y);
+}
 /* Into how many blocks tokens are cut that meet n_panels panels on so many threads. */
 uint32_t bl_panel_blocks(const struct bl_panel_tokens *, uint64_t token_bytes, uint32_t n_panels, uint32_t n_threads);
 
