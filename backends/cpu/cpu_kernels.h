@@ -136,6 +136,7 @@ void bl_cpu_vnni256(struct bl_cpu_kernels *);
 void bl_cpu_avx512(struct bl_cpu_kernels *);
 void bl_cpu_avx512_one(struct bl_cpu_kernels *);                /* for ONE_STREAM, over bl_cpu_avx512 */
 void bl_cpu_amx(struct bl_cpu_kernels *);                       /* over bl_cpu_avx512 */
+bool bl_cpu_amx_works(void);                                    /* a product of tiles; only where tiles may be used */
 void bl_cpu_neon(struct bl_cpu_kernels *);
 void bl_cpu_i8mm(struct bl_cpu_kernels *);
 void bl_cpu_sve(struct bl_cpu_kernels *);

@@ -15,6 +15,8 @@
  * scalar. */
 #if defined(BL_X86) && !defined(BL_MSAN)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 struct cpuid {
     uint32_t eax, ebx, ecx, edx;
@@ -47,12 +49,21 @@ static bool is_zen5(uint32_t signature)
     return v.ebx == signature_AMD_ebx && v.ecx == signature_AMD_ecx && (signature & FAMILY) == ZEN5;
 }
 
+/* Tiles need the permission of the system, which gives it to the process for good. */
+static bool may_use_tiles(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
 unsigned bl_cpu_flags(void)
 {
     enum {
         XMM_YMM = 1 << 1 | 1 << 2,
         MASKS_ZMM = 1 << 5 | 1 << 6 | 1 << 7,
-        AVX_VNNI = 1 << 4, /* of leaf 7, subleaf 1, EAX */
+        TILES = 1 << 17 | 1 << 18,
+        AMX = 1 << 24 | 1 << 25, /* tiles and their products of bytes, of leaf 7, EDX */
+        AVX_VNNI = 1 << 4,       /* of leaf 7, subleaf 1, EAX */
         LEAF7_ECX = bit_AVX512VBMI | bit_GFNI | bit_AVX512VNNI,
     };
     const struct cpuid a = cpuid(1, 0), b = cpuid(7, 0), c = cpuid(7, 1);
@@ -72,6 +83,9 @@ unsigned bl_cpu_flags(void)
         flags |= BL_CPU_AVX512;
     if ((flags & BL_CPU_AVX512) && is_zen5(a.eax))
         flags |= BL_CPU_ONE_STREAM;
+    if ((flags & BL_CPU_AVX512) && has(saved, TILES) && has(b.edx, AMX) && may_use_tiles() &&
+        bl_cpu_amx_works())
+        flags |= BL_CPU_AMX;
     return flags;
 }
 #elif defined(BL_ARM) && !defined(BL_MSAN)
@@ -113,6 +127,8 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
         bl_cpu_avx512(kernels);
     if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_ONE_STREAM))
         bl_cpu_avx512_one(kernels);
+    if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_AMX))
+        bl_cpu_amx(kernels);
 #endif
 #ifdef BL_ARM
     if (flags & BL_CPU_NEON)
@@ -149,7 +165,8 @@ static void name_flags(char text[64], unsigned flags)
                  {BL_CPU_I8MM, "i8mm"},
                  {BL_CPU_SVE, "sve"},
                  {BL_CPU_AVXVNNI, "avx-vnni"},
-                 {BL_CPU_VNNI256, "vnni-256"}};
+                 {BL_CPU_VNNI256, "vnni-256"},
+                 {BL_CPU_AMX, "amx"}};
     size_t n = 0;
     for (size_t i = 0; i < BL_COUNT(names); i++)
         if (flags & names[i].flag)

@@ -46,6 +46,7 @@ struct shape {
 struct memory; /* guarded regions */
 struct context {
     const struct bl_cpu_kernels *ref, *now;
+    const struct bl_cpu_kernels *same; /* whose panels give the same bits; NULL: none known */
     unsigned flags;     /* that `now` was selected with */
     struct memory *mem;
     uint64_t random;    /* state, set from seed, subject and shape */
@@ -77,6 +78,12 @@ bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keep
 /* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */
 bool check_close(struct context *, const char *what, uint32_t i, double got, double want, double magnitude, double c,
                  double floor);
+
+#ifdef __x86_64__
+/* As bl_cpu_amx, over the same table, with tiles in plain C. */
+void bl_cpu_amx_emulated(struct bl_cpu_kernels *);
+bool bl_cpu_amx_works_emulated(void);
+#endif
 
 /* ---- inputs ---- */
 

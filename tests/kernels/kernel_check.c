@@ -272,16 +272,32 @@ static void run_subject(struct context *c, const struct subject *s)
         test_subject(c, s);
 }
 
+/* Flags of this program beside those of the CPU: AMX panels on tiles in plain C. */
+enum { EMULATED_AMX = 1 << 30 };
+
+static void select_table(struct bl_cpu_kernels *table, unsigned mask)
+{
+    bl_cpu_select(table, mask & ~(unsigned)EMULATED_AMX);
+#ifdef __x86_64__
+    if (mask & EMULATED_AMX)
+        bl_cpu_amx_emulated(table);
+#endif
+}
+
 /* Entries that differ from what the smaller mask gave. */
 static void run_mask(unsigned mask, struct memory *mem, struct bl_cpu_kernels *table,
                      struct subject *before, uint32_t *n_before)
 {
-    static struct bl_cpu_kernels scalar;
+    static struct bl_cpu_kernels scalar, wide;
     static struct subject now[MAX_SUBJECTS];
     struct context c = {.ref = &scalar, .now = table, .flags = mask, .mem = mem};
     const double start = seconds();
     bl_cpu_scalar(&scalar);
-    bl_cpu_select(table, mask);
+    select_table(table, mask);
+    if (mask & (BL_CPU_AMX | EMULATED_AMX)) {
+        bl_cpu_select(&wide, BL_CPU_AVX2 | BL_CPU_AVX512);
+        c.same = &wide;
+    }
     const uint32_t n = check_subjects(now, table);
     tally.cases = tally.subjects = 0;
     tally.mask = mask;
@@ -310,6 +326,7 @@ static int usage(int code)
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
         "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 65 and AVX-VNNI,\n"
         "              129 and VNNI in 256 bits, 3 AVX2 and AVX-512, 19 and one row at a time,\n"
+        "              259 and AMX, 1073741827 and AMX in plain C,\n"
         "              4 NEON, 12 NEON and i8mm, 44 and SVE\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
@@ -374,7 +391,9 @@ int main(int argc, char **argv)
                                      BL_CPU_AVX2 | BL_CPU_AVXVNNI,
                                      BL_CPU_AVX2 | BL_CPU_VNNI256,
                                      BL_CPU_AVX2 | BL_CPU_AVX512,
-                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM};
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM,
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | EMULATED_AMX,
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_AMX};
 #endif
     static struct subject before[MAX_SUBJECTS];
     static struct bl_cpu_kernels table;
@@ -396,7 +415,8 @@ int main(int argc, char **argv)
         const bool selected = options.mask == UINT32_MAX || options.mask == masks[i];
         if (!selected)
             continue;
-        if ((masks[i] & bl_cpu_flags()) != masks[i])
+        const unsigned needed = masks[i] & ~(unsigned)EMULATED_AMX;
+        if ((needed & bl_cpu_flags()) != needed)
             printf("mask %u: not on this CPU\n", masks[i]);
         else
             run_mask(masks[i], mem, &table, before, &n_before);
