@@ -295,6 +295,55 @@ enum bl_status bl_decode(struct bl_engine *, const struct bl_batch *);
 /* Row of batch entry i of the last bl_decode, n_vocab floats; borrowed until the next; NULL if not asked for. */
 const float *bl_logits(const struct bl_engine *, uint32_t i);
 
+/* ---- placements: what `ballast plan` shows ---------------------------------------------------------------- */
+
+struct bl_placement;                     /* where every tensor goes on a machine, why, and how fast that is */
+struct bl_placement_options {            /* zeroed = choose everything */
+    double prefill_weight;               /* what speed counts: 0 decode alone, 1 prefill alone */
+    uint64_t reserve_bytes;              /* kept free on every card */
+    uint64_t depth_tokens;               /* context at which speeds are predicted; 0: half of it, at most 4096 */
+    bool may_shrink_ctx;                 /* where the context asked for does not fit */
+    bool fixed_ubatch;                   /* ubatch_tokens as given, 0 included; else larger ones are tried too */
+};
+struct bl_speed {                        /* sd: of its natural logarithm, what constants and set-ups leave open */
+    double tok_per_s, sd;
+};
+struct bl_placement_info {
+    const char *model, *arch, *machine;  /* model: as the file calls itself */
+    uint32_t n_layers;
+    uint64_t ctx_tokens, asked_ctx_tokens, depth_tokens;
+    uint32_t batch_tokens, ubatch_tokens;
+    uint32_t stream_from_tok;            /* steps of so many tokens would gain if experts in RAM were sent to cards; 0: none */
+    struct bl_speed decode, prefill;
+};
+struct bl_placement_device {
+    const char *id, *name;
+    uint64_t usable_bytes, budget_bytes, planned_bytes; /* budget: usable less the driver's and the reserve */
+};
+struct bl_placement_group {              /* consecutive layers with all their parts at the same places */
+    uint32_t first, last;
+    const char *attention, *experts;     /* ids of devices; experts NULL: these layers have none */
+    const char *why_attention, *why_experts;
+};
+struct bl_placement_tensor {
+    const char *device, *part, *why;
+    int32_t layer;                       /* -1: outside of layers */
+    uint64_t bytes;
+};
+/* From the header alone; devices are not touched. The machine is that of the options. BL_ENOFIT: what would fit. */
+enum bl_status bl_placement_make(struct bl_placement **out, const struct bl_gguf *, const struct bl_options *,
+                                 const struct bl_placement_options *);
+void bl_placement_close(struct bl_placement *);
+void bl_placement_describe(const struct bl_placement *, struct bl_placement_info *out);
+uint32_t bl_placement_device(const struct bl_placement *, uint32_t i, struct bl_placement_device *out); /* the count */
+uint32_t bl_placement_group(const struct bl_placement *, uint32_t i, struct bl_placement_group *out);   /* likewise */
+uint32_t bl_placement_memory(const struct bl_placement *, uint32_t i, struct bl_memory_line *out);      /* likewise */
+uint32_t bl_placement_note(const struct bl_placement *, uint32_t i, const char **text);                 /* likewise */
+/* BL_EINVAL: no such tensor, with the nearest name. */
+enum bl_status bl_placement_tensor(const struct bl_placement *, const char *name, struct bl_placement_tensor *out);
+/* All of it as JSON; *text is malloc'ed and the caller's. */
+enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_t *n_bytes);
+
 /* ---- measuring: what `ballast bench` reports ------------------------------------------------------------- */
 
 struct bl_token_cost {                   /* of one token at the end of n_tokens others */

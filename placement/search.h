@@ -23,9 +23,6 @@ struct bl_search_options {
     bool may_shrink_ctx;
     bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
 };
-struct bl_speed {                /* sd: of its natural logarithm, what constants and set-ups leave open */
-    double tok_per_s, sd;
-};
 struct bl_reason {
     int32_t first, last;         /* layers; -1: outside of layers, or all */
     uint16_t device;

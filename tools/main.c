@@ -13,6 +13,7 @@ static const struct {
 } verbs[] = {
     {"run", "answer or continue a prompt; chat with -i", bl_verb_run},
     {"info", "what is in a model file; what this processor gets", bl_verb_info},
+    {"plan", "where every tensor goes on a machine, and how fast that is", bl_verb_plan},
     {"probe", "this machine, measured: what plans are made from", bl_verb_probe},
     {"tokenize", "text to token ids", bl_verb_tokenize},
     {"template", "the prompt that a chat template makes of a conversation", bl_verb_template},

@@ -15,6 +15,7 @@ int bl_verb_logits(int argc, char **argv);
 int bl_verb_tokenize(int argc, char **argv);
 int bl_verb_info(int argc, char **argv);
 int bl_verb_probe(int argc, char **argv);
+int bl_verb_plan(int argc, char **argv);
 int bl_verb_bench(int argc, char **argv);
 int bl_verb_synth(int argc, char **argv);
 int bl_verb_template(int argc, char **argv);

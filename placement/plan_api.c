@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT */
+/* What the public API says of a placement. */
+#include "json.h"
+#include "machine_file.h"
+#include "mem.h"
+#include "search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct bl_placement {
+    const struct bl_gguf *gguf;
+    struct bl_model *model;
+    struct bl_machine machine;
+    struct bl_choice choice;
+    uint64_t reserve_bytes;
+    char name[96]; /* as the file calls itself, else its architecture */
+};
+
+static void read_name(struct bl_placement *p)
+{
+    const char *s = p->model->family->arch;
+    uint64_t n = strlen(s);
+
+    (void)bl_gguf_str(p->gguf, "general.name", false, &s, &n);
+    if (n >= sizeof p->name)
+        n = sizeof p->name - 1;
+    memcpy(p->name, s, n);
+    bl_one_line(p->name);
+}
+
+static enum bl_status choose(struct bl_placement *p, const struct bl_options *opt,
+                             const struct bl_placement_options *po)
+{
+    enum { MOST_DEPTH = 4096 };
+    struct bl_model_options mo;
+
+    BL_TRY(bl_model_choose(&mo, opt));
+    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    read_name(p);
+    BL_TRY(bl_machine_choose(&p->machine, opt));
+    const uint64_t half = p->model->opt.ctx_tokens / 2;
+    const struct bl_search_options so = {.prefill_weight = po->prefill_weight,
+                                         .reserve_bytes = po->reserve_bytes,
+                                         .depth_tokens = po->depth_tokens    ? po->depth_tokens
+                                                         : half < MOST_DEPTH ? half
+                                                                             : MOST_DEPTH,
+                                         .may_shrink_ctx = po->may_shrink_ctx,
+                                         .fixed_ubatch = po->fixed_ubatch};
+    if (so.depth_tokens >= p->model->opt.ctx_tokens)
+        return bl_fail(BL_EINVAL, "a depth of %llu tokens leaves no room in a context of %llu",
+                       (unsigned long long)so.depth_tokens,
+                       (unsigned long long)p->model->opt.ctx_tokens);
+    p->reserve_bytes = po->reserve_bytes;
+    return bl_search(&p->choice, p->model, &p->machine, opt, &so);
+}
+
+enum bl_status bl_placement_make(struct bl_placement **out, const struct bl_gguf *gguf,
+                                 const struct bl_options *opt,
+                                 const struct bl_placement_options *po)
+{
+    static const struct bl_options defaults;
+    static const struct bl_placement_options placement_defaults;
+    struct bl_placement *p = bl_calloc(1, sizeof *p);
+
+    if (!p)
+        return bl_fail(BL_ENOMEM, "out of memory for a placement");
+    p->gguf = gguf;
+    enum bl_status st = choose(p, opt ? opt : &defaults, po ? po : &placement_defaults);
+    if (st) {
+        bl_placement_close(p);
+        return st;
+    }
+    *out = p;
+    return BL_OK;
+}
+
+void bl_placement_close(struct bl_placement *p)
+{
+    if (!p)
+        return;
+    bl_choice_finish(&p->choice);
+    bl_machine_finish(&p->machine);
+    bl_model_close(p->model);
+    free(p);
+}
+
+/* ---- asking ---- */
+
+static const char *id_of(const struct bl_placement *p, int layer, unsigned part)
+{
+    return p->machine.device[bl_plan_device(&p->choice.plan, layer, part)].id;
+}
+
+static const char *why(const struct bl_placement *p, int layer, unsigned part)
+{
+    const bool experts = part == BL_PART_EXPERTS;
+
+    for (uint32_t i = 0; layer >= 0 && i < p->choice.n_reasons; i++) {
+        const struct bl_reason *r = &p->choice.reason[i];
+        if (r->first <= layer && layer <= r->last && (r->part == BL_PART_EXPERTS) == experts)
+            return r->text;
+    }
+    return layer >= 0             ? ""
+           : part == BL_PART_HEAD ? "the head follows the last layer"
+                                  : "a few rows of it are read for a step: RAM does";
+}
+
+void bl_placement_describe(const struct bl_placement *p, struct bl_placement_info *out)
+{
+    const struct bl_choice *c = &p->choice;
+
+    *out = (struct bl_placement_info){.model = p->name,
+                                      .arch = p->model->family->arch,
+                                      .machine = p->machine.name,
+                                      .n_layers = c->plan.n_layers,
+                                      .ctx_tokens = c->plan.ctx_tokens,
+                                      .asked_ctx_tokens = c->asked_ctx_tokens,
+                                      .depth_tokens = c->depth_tokens,
+                                      .batch_tokens = c->plan.batch_tokens,
+                                      .ubatch_tokens = c->plan.ubatch_tokens,
+                                      .stream_from_tok = c->stream_from_tok,
+                                      .decode = c->decode,
+                                      .prefill = c->prefill};
+}
+
+uint32_t bl_placement_device(const struct bl_placement *p, uint32_t i,
+                             struct bl_placement_device *out)
+{
+    if (i < p->machine.n_devices) {
+        const struct bl_machine_device *d = &p->machine.device[i];
+        *out = (struct bl_placement_device){d->id, d->name, d->usable_bytes,
+                                            bl_device_budget(d, p->reserve_bytes),
+                                            bl_ledger_planned(&p->choice.plan.ledger, (uint16_t)i)};
+    }
+    return p->machine.n_devices;
+}
+
+static bool same_places(const struct bl_plan *p, int a, int b)
+{
+    return bl_plan_device(p, a, BL_PART_ATTN) == bl_plan_device(p, b, BL_PART_ATTN) &&
+           bl_plan_device(p, a, BL_PART_EXPERTS) == bl_plan_device(p, b, BL_PART_EXPERTS);
+}
+
+uint32_t bl_placement_group(const struct bl_placement *p, uint32_t i,
+                            struct bl_placement_group *out)
+{
+    const struct bl_plan *plan = &p->choice.plan;
+    uint32_t n = 0, first = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        if (l + 1 < plan->n_layers && same_places(plan, (int)l, (int)l + 1))
+            continue;
+        bool moe = false;
+        for (uint32_t k = first; k <= l; k++)
+            moe = moe || p->model->layer[k].moe;
+        if (n++ == i)
+            *out = (struct bl_placement_group){first,
+                                               l,
+                                               id_of(p, (int)l, BL_PART_ATTN),
+                                               moe ? id_of(p, (int)l, BL_PART_EXPERTS) : NULL,
+                                               why(p, (int)l, BL_PART_ATTN),
+                                               moe ? why(p, (int)l, BL_PART_EXPERTS) : ""};
+        first = l + 1;
+    }
+    return n;
+}
+
+uint32_t bl_placement_memory(const struct bl_placement *p, uint32_t i, struct bl_memory_line *out)
+{
+    const struct bl_ledger *l = &p->choice.plan.ledger;
+
+    if (i < l->n)
+        *out =
+            (struct bl_memory_line){.device = p->machine.device[l->line[i].device].id,
+                                    .purpose = bl_purpose_name((enum bl_purpose)l->line[i].purpose),
+                                    .planned_bytes = l->line[i].planned_bytes};
+    return l->n;
+}
+
+uint32_t bl_placement_note(const struct bl_placement *p, uint32_t i, const char **text)
+{
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < p->choice.n_reasons; k++)
+        if (p->choice.reason[k].first < 0 && n++ == i)
+            *text = p->choice.reason[k].text;
+    return n;
+}
+
+static const char *tensor_name(const void *gguf, size_t i)
+{
+    return i < bl_gguf_n_tensors(gguf) ? bl_gguf_tensor(gguf, (uint32_t)i)->name : NULL;
+}
+
+enum bl_status bl_placement_tensor(const struct bl_placement *p, const char *name,
+                                   struct bl_placement_tensor *out)
+{
+    for (uint32_t i = 0; i < p->model->n_weights; i++) {
+        const struct bl_weight *w = &p->model->weight[i];
+        const struct bl_tensor_info *t = bl_gguf_tensor(p->gguf, w->tensor);
+        if (strcmp(t->name, name))
+            continue;
+        *out = (struct bl_placement_tensor){.device = id_of(p, w->layer, w->part),
+                                            .part = bl_part_name((enum bl_part)w->part),
+                                            .why = why(p, w->layer, w->part),
+                                            .layer = w->layer,
+                                            .bytes = t->bytes};
+        return BL_OK;
+    }
+    for (uint32_t i = 0; i < bl_gguf_n_tensors(p->gguf); i++)
+        if (!strcmp(bl_gguf_tensor(p->gguf, i)->name, name))
+            return bl_fail(BL_EINVAL, "tensor %s plays no part in the model: it goes nowhere",
+                           name);
+    const char *near = bl_nearest_name(name, tensor_name, p->gguf);
+    return bl_fail(BL_EINVAL, "the model has no tensor '%.60s'%s%s", name,
+                   near ? "; the nearest is " : "", near ? near : "");
+}
+
+/* ---- JSON ---- */
+
+static void put_speed(struct bl_json_out *o, const char *name, const struct bl_speed *s)
+{
+    bl_json_open(o, name, '{', true);
+    bl_json_put_number(o, "tok_per_s", s->tok_per_s);
+    bl_json_put_number(o, "sd", s->sd);
+    bl_json_close(o, '}');
+}
+
+static void put_groups(struct bl_json_out *o, const struct bl_placement *p)
+{
+    struct bl_placement_group g;
+
+    bl_json_open(o, "groups", '[', false);
+    for (uint32_t i = 0; i < bl_placement_group(p, i, &g); i++) {
+        bl_json_open(o, NULL, '{', false);
+        bl_json_put_number(o, "first", g.first);
+        bl_json_put_number(o, "last", g.last);
+        bl_json_put_text(o, "attention", g.attention);
+        bl_json_put_text(o, "why_attention", g.why_attention);
+        if (g.experts) {
+            bl_json_put_text(o, "experts", g.experts);
+            bl_json_put_text(o, "why_experts", g.why_experts);
+        }
+        bl_json_close(o, '}');
+    }
+    bl_json_close(o, ']');
+    bl_json_put_text(o, "embed", id_of(p, -1, BL_PART_EMBED));
+    bl_json_put_text(o, "head", id_of(p, -1, BL_PART_HEAD));
+}
+
+static void put_memory(struct bl_json_out *o, const struct bl_placement *p)
+{
+    struct bl_placement_device d;
+    struct bl_memory_line l;
+
+    bl_json_open(o, "devices", '[', false);
+    for (uint32_t i = 0; i < bl_placement_device(p, i, &d); i++) {
+        bl_json_open(o, NULL, '{', true);
+        bl_json_put_text(o, "id", d.id);
+        bl_json_put_number(o, "usable_bytes", (double)d.usable_bytes);
+        bl_json_put_number(o, "budget_bytes", (double)d.budget_bytes);
+        bl_json_put_number(o, "planned_bytes", (double)d.planned_bytes);
+        bl_json_close(o, '}');
+    }
+    bl_json_close(o, ']');
+    bl_json_open(o, "memory", '[', false);
+    for (uint32_t i = 0; i < bl_placement_memory(p, i, &l); i++) {
+        bl_json_open(o, NULL, '{', true);
+        bl_json_put_text(o, "device", l.device);
+        bl_json_put_text(o, "purpose", l.purpose);
+        bl_json_put_number(o, "planned_bytes", (double)l.planned_bytes);
+        bl_json_close(o, '}');
+    }
+    bl_json_close(o, ']');
+}
+
+enum bl_status bl_placement_json(const struct bl_placement *p, char **text, size_t *n_bytes)
+{
+    struct bl_json_out o = {0};
+    struct bl_placement_info info;
+
+    bl_placement_describe(p, &info);
+    bl_json_open(&o, NULL, '{', false);
+    bl_json_put_text(&o, "model", info.model);
+    bl_json_put_text(&o, "arch", info.arch);
+    bl_json_put_text(&o, "machine", info.machine);
+    bl_json_put_number(&o, "n_layers", info.n_layers);
+    bl_json_put_number(&o, "ctx_tokens", (double)info.ctx_tokens);
+    bl_json_put_number(&o, "asked_ctx_tokens", (double)info.asked_ctx_tokens);
+    bl_json_put_number(&o, "batch_tokens", info.batch_tokens);
+    bl_json_put_number(&o, "ubatch_tokens", info.ubatch_tokens);
+    bl_json_put_number(&o, "stream_from_tok", info.stream_from_tok);
+    bl_json_put_number(&o, "depth_tokens", (double)info.depth_tokens);
+    put_speed(&o, "decode", &info.decode);
+    put_speed(&o, "prefill", &info.prefill);
+    put_groups(&o, p);
+    put_memory(&o, p);
+    bl_json_close(&o, '}');
+    BL_TRY(bl_json_out_end(&o));
+    *text = o.text;
+    *n_bytes = o.n;
+    return BL_OK;
+}
