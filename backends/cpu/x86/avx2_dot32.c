@@ -62,10 +62,11 @@ BL_ALWAYS_INLINE __m256i load_pair(const char *lo, const char *hi)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(lo)), load128(hi), 1);
 }
-/* The low 16 bits of each half of `bits` -> 16 in each byte whose bit is set */
-BL_ALWAYS_INLINE __m256i spread_bits(__m256i bits)
+/* 16 bits of each half, from byte `first` -> 16 in each byte whose bit is set */
+BL_ALWAYS_INLINE __m256i spread_bits(__m256i bits, int first)
 {
-    const __m256i which = _mm256_setr_epi64x(0, 0x0101010101010101, 0, 0x0101010101010101);
+    const long long a = 0x0101010101010101 * first, b = a + 0x0101010101010101;
+    const __m256i which = _mm256_setr_epi64x(a, b, a, b);
     const __m256i select = _mm256_set1_epi64x((long long)0x8040201008040201u);
     const __m256i v = _mm256_shuffle_epi8(bits, which);
     return and_bytes(_mm256_cmpeq_epi8(_mm256_and_si256(v, select), select), 16);
@@ -99,11 +100,10 @@ BL_ALWAYS_INLINE __m256i pair_sums(const struct block_type *t, const char *p, co
     const __m256i q = load_pair(p + t->skip, p1 + t->skip);
     __m256i lo = and_bytes(q, 15), hi = and_bytes(_mm256_srli_epi16(q, 4), 15);
     if (t->has_high) {
-        const __m128i b = _mm_cvtsi32_si128((int)bl_load_u32(p + t->skip - 4));
-        const __m128i b1 = _mm_cvtsi32_si128((int)bl_load_u32(p1 + t->skip - 4));
-        const __m256i bits = _mm256_inserti128_si256(_mm256_castsi128_si256(b), b1, 1);
-        lo = _mm256_or_si256(lo, spread_bits(bits));
-        hi = _mm256_or_si256(hi, spread_bits(_mm256_srli_epi32(bits, 16)));
+        /* and some of the nibbles behind them: loads that insert take no shuffle */
+        const __m256i bits = load_pair(p + t->skip - 4, p1 + t->skip - 4);
+        lo = _mm256_or_si256(lo, spread_bits(bits, 0));
+        hi = _mm256_or_si256(hi, spread_bits(bits, 2));
     }
     if (t->table) {
         lo = _mm256_shuffle_epi8(load_twice(t->values), lo);

@@ -94,13 +94,16 @@ BL_ALWAYS_INLINE void q5_k_group(int R, uint32_t k, float *out, const struct row
 
 /* ---- types with a scale for 16 elements: Q6_K, Q2_K, Q3_K ---- */
 
-/* 16 scale bytes -> words, scale `first` in the lower half and its neighbour in the upper, for sums
- * of two products. */
-BL_ALWAYS_INLINE __m256i scale_pair(__m128i scales, int first)
+/* 16 scale bytes as words: the even ones in the lower lane, the odd ones in the upper, so that one
+ * shuffle broadcasts an even scale beside its neighbour, for sums of two products. */
+BL_ALWAYS_INLINE __m256i deal_scales(__m128i scales)
 {
-    const __m128i idx = _mm_add_epi8(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
-                                     _mm_set1_epi8((char)first));
+    const __m128i idx = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, idx));
+}
+BL_ALWAYS_INLINE __m256i scale_pair(__m256i dealt, int first)
+{
+    return _mm256_shuffle_epi8(dealt, _mm256_set1_epi16((short)(first | (first + 1) << 8)));
 }
 /* Sum over the block of scale * activations: what a bias of one in every code adds. */
 BL_ALWAYS_INLINE __m256i bias_sums(__m128i scales, const struct bl_act_block *x)
@@ -114,7 +117,7 @@ BL_ALWAYS_INLINE __m256i add_scaled(__m256i acc, __m256i codes, const int8_t *x,
 
 /* 128 elements: groups 0..3 of 32 from two low-nibble and two high-nibble vectors, two more bits
  * each from qh */
-BL_ALWAYS_INLINE __m256i q6_k_half(__m256i acc, const char *ql, const char *qh, __m128i scales,
+BL_ALWAYS_INLINE __m256i q6_k_half(__m256i acc, const char *ql, const char *qh, __m256i scales,
                                    int first, const int8_t *x)
 {
     const __m256i a = load256(ql), b = load256(ql + 32), h = load256(qh);
@@ -131,9 +134,10 @@ BL_ALWAYS_INLINE __m256i q6_k_half(__m256i acc, const char *ql, const char *qh, 
 BL_ALWAYS_INLINE __m256i q6_k_row(const char *p, const struct bl_act_block *x)
 {
     const __m128i scales = load128(p + 192);
+    const __m256i dealt = deal_scales(scales);
     __m256i v = _mm256_setzero_si256();
-    v = q6_k_half(v, p, p + 128, scales, 0, x->q);
-    v = q6_k_half(v, p + 64, p + 160, scales, 8, x->q + 128);
+    v = q6_k_half(v, p, p + 128, dealt, 0, x->q);
+    v = q6_k_half(v, p + 64, p + 160, dealt, 8, x->q + 128);
     return _mm256_sub_epi32(v,
                             _mm256_slli_epi32(bias_sums(scales, x), 5)); /* codes are value + 32 */
 }
@@ -155,15 +159,26 @@ BL_ALWAYS_INLINE void q6_k_group(int R, uint32_t k, float *out, const struct row
     store_sums(R, out, acc);
 }
 
-/* 128 elements of Q2_K: four planes of two bits in 32 bytes */
-BL_ALWAYS_INLINE __m256i q2_k_half(__m256i acc, const char *qs, __m128i scales, int first,
-                                   const int8_t *x)
+/* Sums of planes 0 and 2, and of planes 1 and 3, whose codes are two bits up: four times the sum.
+ */
+struct plane_sums {
+    __m256i once, four_times;
+};
+BL_ALWAYS_INLINE __m256i sum_planes(const struct plane_sums *s)
 {
-    const __m256i q = load256(qs);
-    for (int s = 0; s < 4; s++)
-        acc = add_scaled(acc, and_bytes(shift_bytes(q, 2 * s), 3), x + 32 * s,
-                         scale_pair(scales, first + 2 * s));
-    return acc;
+    return _mm256_add_epi32(s->once, _mm256_srai_epi32(s->four_times, 2));
+}
+/* 128 elements of Q2_K: four planes of two bits in 32 bytes */
+BL_ALWAYS_INLINE void q2_k_half(struct plane_sums *s, const char *qs, __m256i scales, int first,
+                                const int8_t *x)
+{
+    const __m256i q = load256(qs), up = _mm256_srli_epi16(q, 4);
+    s->once = add_scaled(s->once, and_bytes(q, 3), x, scale_pair(scales, first));
+    s->four_times =
+        add_scaled(s->four_times, and_bytes(q, 12), x + 32, scale_pair(scales, first + 2));
+    s->once = add_scaled(s->once, and_bytes(up, 3), x + 64, scale_pair(scales, first + 4));
+    s->four_times =
+        add_scaled(s->four_times, and_bytes(up, 12), x + 96, scale_pair(scales, first + 6));
 }
 BL_ALWAYS_INLINE void q2_k_group(int R, uint32_t k, float *out, const struct row_group *g,
                                  const void *xv)
@@ -179,12 +194,13 @@ BL_ALWAYS_INLINE void q2_k_group(int R, uint32_t k, float *out, const struct row
             const char *p = w + (size_t)r * g->stride;
             const __m128i h = load128(p), scales = _mm_and_si128(h, m15);
             const __m128i m = _mm_and_si128(_mm_srli_epi16(h, 4), m15);
-            __m256i v = _mm256_setzero_si256();
-            v = q2_k_half(v, p + 16, scales, 0, x->q);
-            v = q2_k_half(v, p + 48, scales, 8, x->q + 128);
+            const __m256i dealt = deal_scales(scales);
+            struct plane_sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+            q2_k_half(&s, p + 16, dealt, 0, x->q);
+            q2_k_half(&s, p + 48, dealt, 8, x->q + 128);
             const __m256 d = _mm256_set1_ps(load_f16(p + 80) * x->d[0]);
             const __m256 dmin = _mm256_set1_ps(load_f16(p + 82) * x->d[0]);
-            acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), d, acc[r]);
+            acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum_planes(&s)), d, acc[r]);
             mins[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(bias_sums(m, x)), dmin, mins[r]);
         }
     }
@@ -205,17 +221,18 @@ BL_ALWAYS_INLINE __m128i q3_k_scales(const char *p)
     return _mm_sub_epi8(six, _mm_set1_epi8(32));
 }
 /* 128 elements of Q3_K; the third bit of plane s is bit s of h */
-BL_ALWAYS_INLINE __m256i q3_k_half(__m256i acc, const char *qs, __m256i h, __m128i scales,
-                                   int first, const int8_t *x)
+BL_ALWAYS_INLINE void q3_k_half(struct plane_sums *s, const char *qs, __m256i h, __m256i scales,
+                                int first, const int8_t *x)
 {
-    const __m256i q = load256(qs);
-    for (int s = 0; s < 4; s++) {
-        const __m256i low = and_bytes(shift_bytes(q, 2 * s), 3);
-        const __m256i high = _mm256_slli_epi16(and_bytes(shift_bytes(h, s), 1), 2);
-        acc = add_scaled(acc, _mm256_or_si256(low, high), x + 32 * s,
-                         scale_pair(scales, first + 2 * s));
-    }
-    return acc;
+    const __m256i q = load256(qs), up = _mm256_srli_epi16(q, 4);
+    const __m256i p0 = _mm256_or_si256(and_bytes(q, 3), and_bytes(_mm256_slli_epi16(h, 2), 4));
+    const __m256i p1 = _mm256_or_si256(and_bytes(q, 12), and_bytes(_mm256_slli_epi16(h, 3), 16));
+    const __m256i p2 = _mm256_or_si256(and_bytes(up, 3), and_bytes(h, 4));
+    const __m256i p3 = _mm256_or_si256(and_bytes(up, 12), and_bytes(_mm256_slli_epi16(h, 1), 16));
+    s->once = add_scaled(s->once, p0, x, scale_pair(scales, first));
+    s->four_times = add_scaled(s->four_times, p1, x + 32, scale_pair(scales, first + 2));
+    s->once = add_scaled(s->once, p2, x + 64, scale_pair(scales, first + 4));
+    s->four_times = add_scaled(s->four_times, p3, x + 96, scale_pair(scales, first + 6));
 }
 BL_ALWAYS_INLINE void q3_k_group(int R, uint32_t k, float *out, const struct row_group *g,
                                  const void *xv)
@@ -230,10 +247,12 @@ BL_ALWAYS_INLINE void q3_k_group(int R, uint32_t k, float *out, const struct row
             const char *p = w + (size_t)r * g->stride;
             const __m128i scales = q3_k_scales(p + 96);
             const __m256i h = load256(p);
-            __m256i v = _mm256_setzero_si256();
-            v = q3_k_half(v, p + 32, h, scales, 0, x->q);
-            v = q3_k_half(v, p + 64, _mm256_srli_epi16(h, 4), scales, 8, x->q + 128);
-            v = _mm256_sub_epi32(v, _mm256_slli_epi32(bias_sums(scales, x), 2)); /* value + 4 */
+            const __m256i dealt = deal_scales(scales);
+            struct plane_sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+            q3_k_half(&s, p + 32, h, dealt, 0, x->q);
+            q3_k_half(&s, p + 64, _mm256_srli_epi16(h, 4), dealt, 8, x->q + 128);
+            const __m256i v = _mm256_sub_epi32(
+                sum_planes(&s), _mm256_slli_epi32(bias_sums(scales, x), 2)); /* value + 4 */
             const __m256 d = _mm256_set1_ps(load_f16(p + 108) * x->d[0]);
             acc[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), d, acc[r]);
         }
