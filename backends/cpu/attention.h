@@ -5,7 +5,8 @@
  * Purpose   what a token sees is a list of rows: those of whole groups of tokens, then those of single tokens. Both are
  *           cut into splits at fixed places; each split gives a partial result for a (token, head): its largest score,
  *           the sum of exponentials and the weighted values. Partials are merged in order. Few tokens: threads share
- *           (token, split, heads), and the last one of a token and key head merges (--exact: a second step). Many: a thread takes a block of tokens and merges as it goes.
+ *           (token, split, heads), and the last one of a token and key head merges (--exact: a second step). Many: a
+ *           thread takes a block of tokens and merges as it goes.
  *           What a token gets depends neither on the number of threads nor on the other tokens, but for one thing: of
  *           few tokens rows are read where they lie if there are kernels for that, of many by way of panels, and these
  *           sum in different orders. There are two forms: by tiles of queries (attend_block.c), and for --exact by single

@@ -69,7 +69,7 @@ BL_ALWAYS_INLINE void put_sums(int R, int K, uint32_t n, float *score, const vec
             score[(uint32_t)r * BL_TILE_KEYS + c] = sums[(uint32_t)(r * K) + c];
 }
 
-#include "few_rows.h"
+#include "few_rows.inc"
 
 void bl_cpu_avx2_few(struct bl_cpu_kernels *t)
 {

@@ -54,7 +54,7 @@ BL_ALWAYS_INLINE void put_sums(int R, int K, uint32_t n, float *score, const vec
         _mm512_mask_storeu_ps(score + r * (BL_TILE_KEYS - K), (__mmask16)(first << r * K), v);
 }
 
-#include "few_rows.h"
+#include "few_rows.inc"
 
 void bl_cpu_avx512_few(struct bl_cpu_kernels *t)
 {
