@@ -90,7 +90,7 @@ struct bl_cpu_kernels {
     struct bl_rows_kernel rows[BL_N_DTYPES]; /* the same types, for tiles */
     struct bl_tile_kernel tile;
     const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name,
-        *delta_chunk_name, *conv_name;
+        *delta_chunk_name, *conv_name, *relu_sum_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
@@ -104,6 +104,9 @@ struct bl_cpu_kernels {
     void (*axpy)(uint32_t n, float *y, float a, const float *x); /* y += a x */
     /* y[i] = sum over j < m of a[j] x[j][i], m >= 1, in that order */
     void (*mix)(uint32_t n, uint32_t m, float *y, const float *a, const float *const *x);
+    /* y[i] += sum over j < m of a[j] max(0, x[j * BL_TILE_KEYS + i]) for i < BL_TILE_PANEL, in that order, y and x aligned
+     * to 64 bytes; what is not a number stays so */
+    void (*relu_sum)(uint32_t m, float *y, const float *a, const float *x);
     /* one head, first n_dims of x rotated into y; angles = cos, sin pairs; y may be x */
     void (*rope_norm)(uint32_t n_dims, float *y, const float *x, const float *angles);
     void (*rope_neox)(uint32_t n_dims, float *y, const float *x, const float *angles);

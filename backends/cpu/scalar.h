@@ -14,7 +14,7 @@
 
 /* Fills the entries of every type that is a weight, by its law. */
 void bl_scalar_dots(struct bl_matmul_kernel matmul[BL_N_DTYPES]);
-/* Fills delta_chunk and short_conv. */
+/* Fills delta_chunk, short_conv and relu_sum. */
 void bl_scalar_recurrent(struct bl_cpu_kernels *);
 /* Fills rows[] and tile. */
 void bl_scalar_tiles(struct bl_cpu_kernels *);

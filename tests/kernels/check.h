@@ -17,7 +17,7 @@
 
 enum subject_kind {
     DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
-    SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK,
+    SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK, RELU_SUM,
     TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM,
     ROW_SCORES, ROW_SUM
 };
@@ -73,6 +73,8 @@ bool check_tile(struct context *, const struct subject *, const struct shape *);
 
 bool check_chunk(struct context *, const struct subject *, const struct shape *);
 bool check_conv(struct context *, const struct subject *, const struct shape *); /* MIX as well */
+void check_relu_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+bool check_relu(struct context *, const struct subject *, const struct shape *);
 
 bool check_fail(struct context *, const char *fmt, ...) BL_PRINTF(2, 3); /* keeps the reason, returns false */
 /* |got - want| <= c * eps * magnitude + floor; keeps the worst ratio. NaN fails unless both are. */

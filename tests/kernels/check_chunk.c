@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The delta rule in chunks against the scalar rule token by token; and sums of a few rows. */
+/* The delta rule in chunks against the scalar rule token by token; sums of a few rows,
+ * and those of scores that are not negative. */
 #include <float.h>
 #include <math.h>
 
@@ -201,4 +202,54 @@ bool check_conv(struct context *c, const struct subject *s, const struct shape *
             return false;
     }
     return memory_frame_intact(c->mem, REGION_OUT) || check_fail(c, "wrote beside the output");
+}
+
+/* ---- sums of what is not negative ---- */
+
+void check_relu_shapes(struct context *c, const struct subject *s, bool quick, visit_fn *visit)
+{
+    for (uint32_t turn = 0; turn < (quick ? 2u : 40u); turn++)
+        for (uint32_t m = 1; m <= BL_TILE_ROWS; m++)
+            for (uint32_t fill = 0; fill < N_FILLS; fill++) {
+                const struct shape shape = {BL_TILE_PANEL, m, 0, turn, fill};
+                if (!visit(c, s, &shape))
+                    return;
+            }
+}
+
+/* FILL_SPECIAL: scores that are no numbers, signs of zero. */
+static void make_scores(struct context *c, const struct shape *shape, float *x)
+{
+    static const float special[] = {NAN, -NAN, 0.0f, -0.0f, -FLT_MIN, FLT_MIN, -INFINITY, 1};
+    const uint32_t n = shape->rows * BL_TILE_KEYS;
+    check_fill_floats(c, x, n, shape->fill == FILL_SPECIAL ? FILL_RANDOM : shape->fill);
+    for (uint32_t i = 0; shape->fill == FILL_SPECIAL && i < n; i++)
+        if (check_random(c) % 4 == 0)
+            x[i] = special[check_random(c) % BL_COUNT(special)];
+}
+
+bool check_relu(struct context *c, const struct subject *s, const struct shape *shape)
+{
+    const uint32_t m = shape->rows;
+    float *x = taken(c, REGION_X, (size_t)m * BL_TILE_KEYS), *y = taken(c, REGION_OUT, shape->k);
+    float *a = memory_take(c->mem, REGION_W, m * sizeof *a, check_random(c) & 1);
+    float before[BL_TILE_PANEL];
+    (void)s;
+    make_scores(c, shape, x);
+    check_fill_floats(c, a, m, FILL_RANDOM);
+    check_fill_floats(c, before, shape->k, FILL_RANDOM);
+    memcpy(y, before, sizeof before);
+    c->now->relu_sum(m, y, a, x);
+    for (uint32_t i = 0; i < shape->k; i++) {
+        double want = (double)before[i], terms = fabs(want);
+        for (uint32_t j = 0; j < m; j++) {
+            const double score = (double)x[j * BL_TILE_KEYS + i];
+            want += (double)a[j] * (score < 0 ? 0 : score);
+            terms += fabs((double)a[j] * score);
+        }
+        if (!check_close(c, "y", i, y[i], want, isfinite(terms) ? terms : FLT_MAX, 2 + m / 4,
+                         FLT_MIN))
+            return false;
+    }
+    return memory_frame_intact(c->mem, REGION_OUT) || check_fail(c, "wrote beside the result");
 }

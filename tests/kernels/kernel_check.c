@@ -84,6 +84,7 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {DELTA_CHUNK, "", k->delta_chunk_name, (any_fn *)k->delta_chunk.columns},
         {MIX, "mix.", k->add_name, (any_fn *)k->mix},
         {CONV, "", k->conv_name, (any_fn *)k->short_conv},
+        {RELU_SUM, "", k->relu_sum_name, (any_fn *)k->relu_sum},
         {TILE_SCORES, "scores.", k->tile.name, (any_fn *)k->tile.scores},
         {TILE_WEIGHTS, "weights.", k->tile.name, (any_fn *)k->tile.weights},
         {TILE_SUM, "sum.", k->tile.name, (any_fn *)k->tile.sum},
@@ -166,6 +167,8 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
         return check_chunk(c, s, shape);
     if (s->kind == MIX || s->kind == CONV)
         return check_conv(c, s, shape);
+    if (s->kind == RELU_SUM)
+        return check_relu(c, s, shape);
     if (s->kind >= TILE_KEYS)
         return check_tile(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
@@ -229,6 +232,8 @@ static void test_subject(struct context *c, const struct subject *s)
         check_chunk_shapes(c, s, options.quick, visit);
     else if (s->kind == MIX || s->kind == CONV)
         check_conv_shapes(c, s, options.quick, visit);
+    else if (s->kind == RELU_SUM)
+        check_relu_shapes(c, s, options.quick, visit);
     else
         check_vector_shapes(c, s, options.quick, visit);
     if (options.verbose)

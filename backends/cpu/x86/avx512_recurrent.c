@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "../delta_chunk.h"
+#include "../relu_sum.h"
 #include "../short_conv.h"
 #include "avx512.h"
 #include "isa.h"
@@ -45,4 +46,6 @@ void bl_cpu_avx512_recurrent(struct bl_cpu_kernels *t)
     t->delta_chunk = delta_chunk;
     t->conv_name = "short_conv_f32_f32_16__avx512";
     t->short_conv = conv;
+    t->relu_sum_name = "relu_sum_f32_f32_16__avx512";
+    t->relu_sum = relu_sum;
 }

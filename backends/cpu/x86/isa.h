@@ -27,7 +27,7 @@ void bl_cpu_avx2_float(struct bl_cpu_kernels *);     /* dots of float types */
 void bl_cpu_avx2_panel_f32(struct bl_cpu_kernels *); /* after the dots */
 void bl_cpu_avx2_attend(struct bl_cpu_kernels *);  /* attention by tiles of queries */
 void bl_cpu_avx2_few(struct bl_cpu_kernels *);     /* attention of few queries, after attend */
-void bl_cpu_avx2_recurrent(struct bl_cpu_kernels *); /* the delta rule in chunks, convolutions */
+void bl_cpu_avx2_recurrent(struct bl_cpu_kernels *); /* the delta rule in chunks, convolutions, CHOOSE */
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *);
 void bl_cpu_avx512_kquant(struct bl_cpu_kernels *);
 void bl_cpu_avx512_iquant(struct bl_cpu_kernels *); /* IQ4_XS, IQ3, IQ2 */
