@@ -298,7 +298,16 @@ const float *bl_logits(const struct bl_engine *, uint32_t i);
 /* ---- placements: what `ballast plan` shows ---------------------------------------------------------------- */
 
 struct bl_placement;                     /* where every tensor goes on a machine, why, and how fast that is */
+struct bl_placement_rules {              /* as llama.cpp has them; device names: "CPU", "CUDA1", or the machine's own */
+    int32_t n_gpu_layers;                /* -ngl, the head counts as one; < 0: all */
+    const char *const *override;         /* [n_overrides] -ot: "PATTERN=DEVICE", several with commas; the first match wins */
+    uint32_t n_overrides, n_cpu_moe;     /* -ncmoe */
+    bool cpu_moe, no_kv_offload;         /* -cmoe, -nkvo */
+    const char *tensor_split, *split_mode, *devices; /* -ts, -sm, -dev; NULL: not given */
+    int32_t main_gpu;                    /* -mg; 0: the first */
+};
 struct bl_placement_options {            /* zeroed = choose everything */
+    const struct bl_placement_rules *rules; /* judged as they are, instead of searching; NULL: none */
     double prefill_weight;               /* what speed counts: 0 decode alone, 1 prefill alone */
     uint64_t reserve_bytes;              /* kept free on every card */
     uint64_t depth_tokens;               /* context at which speeds are predicted; 0: half of it, at most 4096 */

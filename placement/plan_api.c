@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the public API says of a placement. */
+#include "constraints.h"
 #include "json.h"
 #include "machine_file.h"
 #include "mem.h"
@@ -39,6 +40,11 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
     read_name(p);
     BL_TRY(bl_machine_choose(&p->machine, opt));
+    struct bl_device_config *host = &p->machine.device[0].config;
+    if (opt->threads) /* of a described machine nobody has asked for any yet */
+        host->threads = host->threads_prefill = opt->threads;
+    if (opt->threads_prefill)
+        host->threads_prefill = opt->threads_prefill;
     const uint64_t half = p->model->opt.ctx_tokens / 2;
     const struct bl_search_options so = {.prefill_weight = po->prefill_weight,
                                          .reserve_bytes = po->reserve_bytes,
@@ -52,6 +58,8 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
                        (unsigned long long)so.depth_tokens,
                        (unsigned long long)p->model->opt.ctx_tokens);
     p->reserve_bytes = po->reserve_bytes;
+    if (po->rules)
+        return bl_judge(&p->choice, p->model, &p->machine, opt, &so, po->rules);
     return bl_search(&p->choice, p->model, &p->machine, opt, &so);
 }
 

@@ -48,6 +48,8 @@ static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs 
     const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_N_PARTS};
     const struct bl_machine_device *md = &m->device[d];
 
+    if (!bl_plan_uses(&c->plan, d) && c->by_rules)
+        return add(c, &about, "%s is not used: the rules leave it out", md->id);
     if (!bl_plan_uses(&c->plan, d))
         return add(c, &about,
                    "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
@@ -100,6 +102,9 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
         bytes += k->bytes[(size_t)l * BL_N_GROUPS + BL_GROUP_EXPERTS];
     if (!bytes)
         return BL_OK;
+    if (c->by_rules)
+        return add(c, &about, "experts on %s: %.2f GiB, as the rules say", m->device[d].id,
+                   (double)bytes * gib);
     if (d == 0)
         return add(c, &about, "experts in RAM: %.2f GiB for which no card has room%s",
                    (double)bytes * gib, m->n_devices > 1 ? "" : " (there is none)");

@@ -21,6 +21,52 @@ struct plan_args {
     bool shorter;
     int format; /* index of FORMAT_WORDS */
 };
+struct rule_args {
+    struct bl_arg_texts override;
+    int64_t n_gpu_layers, n_cpu_moe, main_gpu; /* n_gpu_layers -1: not given */
+    const char *tensor_split, *devices;
+    int split_mode; /* index of SPLIT_WORDS; -1: not given */
+    bool cpu_moe, no_kv_offload;
+};
+#define RULE(member) offsetof(struct rule_args, member)
+#define SPLIT_WORDS "none|layer|row|tensor"
+static const char *const split_word[] = {"none", "layer", "row", "tensor"};
+
+static const struct bl_arg rule_rows[] = {
+    {"-ngl,--n-gpu-layers,--gpu-layers", BL_ARG_INT, RULE(n_gpu_layers), "N", 0, 1 << 20,
+     .help = "layers on cards, from the end, the head counting as one (default with rules: all)"},
+    {"-ot,--override-tensor", BL_ARG_TEXTS, RULE(override), "PATTERN=DEVICE,...",
+     .help = "tensors whose names match go to CPU, CUDA0, ...; the first match wins"},
+    {"-ncmoe,--n-cpu-moe", BL_ARG_INT, RULE(n_cpu_moe), "N", 1, 1 << 20,
+     .help = "experts of the first N layers stay in RAM"},
+    {"-cmoe,--cpu-moe", BL_ARG_FLAG, RULE(cpu_moe), .help = "all experts stay in RAM"},
+    {"-ts,--tensor-split", BL_ARG_TEXT, RULE(tensor_split), "N,N,...",
+     .help = "shares of the layers for each card (default with rules: by memory)"},
+    {"-sm,--split-mode", BL_ARG_CHOICE, RULE(split_mode), SPLIT_WORDS,
+     .help = "one card, or layers over several"},
+    {"-mg,--main-gpu", BL_ARG_INT, RULE(main_gpu), "N", 0, 63, .help = "that one card"},
+    {"-dev,--device", BL_ARG_TEXT, RULE(devices), "NAME,...",
+     .help = "only these cards, in this order"},
+    {"-nkvo,--no-kv-offload", BL_ARG_FLAG, RULE(no_kv_offload), .help = "cached state in RAM"},
+};
+
+/* False: none was given. */
+static bool rules_given(const struct rule_args *a, struct bl_placement_rules *out)
+{
+    *out = (struct bl_placement_rules){.n_gpu_layers = (int32_t)a->n_gpu_layers,
+                                       .override = a->override.item,
+                                       .n_overrides = (uint32_t)a->override.n,
+                                       .n_cpu_moe = (uint32_t)a->n_cpu_moe,
+                                       .cpu_moe = a->cpu_moe,
+                                       .no_kv_offload = a->no_kv_offload,
+                                       .tensor_split = a->tensor_split,
+                                       .devices = a->devices,
+                                       .split_mode =
+                                           a->split_mode < 0 ? NULL : split_word[a->split_mode],
+                                       .main_gpu = (int32_t)a->main_gpu};
+    return a->n_gpu_layers >= 0 || a->override.n || a->n_cpu_moe || a->cpu_moe ||
+           a->no_kv_offload || a->tensor_split || a->devices || a->split_mode >= 0 || a->main_gpu;
+}
 
 static const struct bl_arg plan_rows[] = {
     {"--shape", BL_ARG_TEXT, AT(shape), "NAME", .instead = BL_INSTEAD_OF_MODEL,
@@ -240,6 +286,8 @@ static int plan(const struct bl_command *c, const struct plan_args *a,
 int bl_verb_plan(int argc, char **argv)
 {
     struct plan_args args = {0};
+    struct rule_args rules = {.n_gpu_layers = -1, .split_mode = -1};
+    struct bl_placement_rules said;
     struct bl_engine_args engine;
     double weight = 0.3;
 
@@ -247,7 +295,9 @@ int bl_verb_plan(int argc, char **argv)
     const struct bl_arg_group groups[] = {
         bl_model_group(&engine),
         {"Plan", plan_rows, COUNT(plan_rows), &args},
-        bl_state_group(&engine),
+        {"Rules: a placement by hand, judged as it is; llama.cpp's meaning", rule_rows,
+         COUNT(rule_rows), &rules},
+        bl_engine_group(&engine),
         bl_machine_group(&engine),
     };
     struct bl_command command = {
@@ -273,7 +323,9 @@ int bl_verb_plan(int argc, char **argv)
         return bl_args_fail(&command,
                             "--target %s: must be decode, prefill or balance=X with X from 0 to 1",
                             args.target);
-    const struct bl_placement_options po = {.prefill_weight = weight,
+    const bool ruled = rules_given(&rules, &said);
+    const struct bl_placement_options po = {.rules = ruled ? &said : NULL,
+                                            .prefill_weight = weight,
                                             .reserve_bytes =
                                                 (uint64_t)(args.reserve_gib * (double)(1 << 30)),
                                             .depth_tokens = (uint64_t)args.depth_tokens,
