@@ -110,6 +110,10 @@ static void pass_vector(const struct pass *p)
     case AXPY:
         k->axpy(VECTOR_N, y, 1e-6f, x);
         return;
+    case RELU_SUM:
+        for (uint32_t i = 0; i < VECTOR_N; i += BL_TILE_ROWS * BL_TILE_KEYS)
+            k->relu_sum(BL_TILE_ROWS, y, b, x + i);
+        return;
     case ROPE_NORM:
         k->rope_norm(VECTOR_N, y, x, b);
         return;
@@ -331,7 +335,7 @@ static void bench_conv(struct context *c, const struct subject *s, const struct 
 
 static void bench_vector(struct context *c, const struct subject *s, const struct bench_options *o)
 {
-    static float a[VECTOR_N], b[VECTOR_N], y[VECTOR_N];
+    static BL_ALIGNED(64) float a[VECTOR_N], b[VECTOR_N], y[VECTOR_N];
     const struct pass p = {.s = s, .k = c->now, .w = (const uint8_t *)b, .x = a, .out = y};
     check_fill_floats(c, a, VECTOR_N, FILL_RANDOM);
     check_fill_floats(c, b, VECTOR_N, FILL_RANDOM);
