@@ -28,7 +28,7 @@ static struct {
     uint8_t tile[TILES][TILE_ROWS][TILE_BYTES];
 } tiles;
 
-static void tile_require(int condition)
+static inline void tile_require(int condition)
 {
     if (!condition)
         abort();
@@ -50,25 +50,25 @@ static inline void tile_release(void)
 {
     memset(&tiles.shape, 0, sizeof tiles.shape);
 }
-static void tile_zero(int t)
+static inline void tile_zero(int t)
 {
     tile_require(tiles.shape.rows[t] > 0);
     memset(tiles.tile[t], 0, sizeof tiles.tile[t]);
 }
 /* What a load does not fill becomes zero. */
-static void tile_load(int t, const void *from, intptr_t stride)
+static inline void tile_load(int t, const void *from, intptr_t stride)
 {
     tile_zero(t);
     for (int r = 0; r < tiles.shape.rows[t]; r++)
         memcpy(tiles.tile[t][r], (const char *)from + r * stride, tiles.shape.row_bytes[t]);
 }
-static void tile_store(void *to, intptr_t stride, int t)
+static inline void tile_store(void *to, intptr_t stride, int t)
 {
     tile_require(tiles.shape.rows[t] > 0);
     for (int r = 0; r < tiles.shape.rows[t]; r++)
         memcpy((char *)to + r * stride, tiles.tile[t][r], tiles.shape.row_bytes[t]);
 }
-static void tile_dot(int c, int a, int b)
+static inline void tile_dot(int c, int a, int b)
 {
     const struct tile_config *s = &tiles.shape;
     const int n_m = s->rows[c], n_n = s->row_bytes[c] / 4, n_k = s->row_bytes[a] / 4;
