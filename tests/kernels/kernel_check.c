@@ -253,7 +253,7 @@ static bool changed(const struct subject *s, const struct subject *before, uint3
 {
     for (uint32_t i = 0; i < n_before; i++)
         if (before[i].kind == s->kind && before[i].type == s->type)
-            return before[i].fn != s->fn;
+            return before[i].fn != s->fn || strcmp(before[i].name, s->name) != 0;
     return true;
 }
 
