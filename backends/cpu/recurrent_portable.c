@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The delta rule in chunks, short convolutions and scores of rows, in vectors that every compiler knows; products
- * and sums may be contracted here. */
+/* The delta rule in chunks, short convolutions and scores of rows, in vectors that every compiler
+ * knows; products and sums may be contracted here. */
 #include "delta_chunk.h"
 #include "relu_sum.h"
 #include "scalar.h"
