@@ -219,12 +219,12 @@ static int evaluate(struct bl_command *c, struct logits *l, const struct logits_
         code = bl_engine_args_open(&c->report, e, &l->engine);
     if (!code)
         code = check_ids(l, a->greedy);
-    /* An output that cannot be written is said before the work is done. */
-    if (!code && l->want_file && !bl_out_file_create(l->report, &l->out, a->out))
-        code = BL_EXIT_FAILURE;
     if (code)
         return code;
-    bl_interrupt_catch();
+    bl_interrupt_catch(); /* before there is a file to take back */
+    /* An output that cannot be written is said before the work is done. */
+    if (l->want_file && !bl_out_file_create(l->report, &l->out, a->out))
+        return BL_EXIT_FAILURE;
     code = compute(l, a->greedy);
     if (e->verbose)
         bl_engine_args_memory(l->report, l->engine);
