@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* plan_args.c — the options of `ballast plan`, and the question they make. */
+#include "plan_verb.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+#define FORMAT_WORDS "table|json" /* enum bl_plan_format */
+#define SPLIT_WORDS "none|layer|row|tensor"
+static const char *const split_word[] = {"none", "layer", "row", "tensor"};
+
+#define AT(member) offsetof(struct bl_plan_args, member)
+static const struct bl_arg plan_rows[] = {
+    {"--shape", BL_ARG_TEXT, AT(shape), "NAME", .instead = BL_INSTEAD_OF_MODEL,
+     .help = "a model that 'ballast synth --list' knows, without a file of it"},
+    {"--target", BL_ARG_TEXT, AT(target), "decode|prefill|balance=X",
+     .help =
+         "what speed counts: of tokens one by one, of prompts, or both with X from 0 (decode) to "
+         "1 (prefill) (default: balance=0.3)"},
+    {"--reserve", BL_ARG_FLOAT, AT(reserve_gib), "GIB", 0, 1024,
+     .help = "memory to keep free on every card (default: 0)"},
+    {"--depth", BL_ARG_INT, AT(depth_tokens), "N", 1, 1 << 30,
+     .help = "context at which speeds are predicted (default: half of it, at most 4096)"},
+    {"--shorter-context", BL_ARG_FLAG, AT(shorter),
+     .help = "if -c does not fit, plan for the longest context that does"},
+    {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
+     .help = "only where this tensor goes, and why"},
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .help = "write the plan there as JSON as well"},
+    {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
+     .help = "of standard output: table for people (default), json"},
+};
+
+#undef AT
+
+#define AT(member) offsetof(struct bl_rule_args, member)
+static const struct bl_arg rule_rows[] = {
+    {"-ngl,--n-gpu-layers,--gpu-layers", BL_ARG_INT, AT(n_gpu_layers), "N", 0, 1 << 20,
+     .help = "layers on cards, from the end, the head counting as one (default with rules: all)"},
+    {"-ot,--override-tensor", BL_ARG_TEXTS, AT(override), "PATTERN=DEVICE,...",
+     .help = "tensors whose names match go to CPU, CUDA0, ...; the first match wins"},
+    {"-ncmoe,--n-cpu-moe", BL_ARG_INT, AT(n_cpu_moe), "N", 1, 1 << 20,
+     .help = "experts of the first N layers stay in RAM"},
+    {"-cmoe,--cpu-moe", BL_ARG_FLAG, AT(cpu_moe), .help = "all experts stay in RAM"},
+    {"-ts,--tensor-split", BL_ARG_TEXT, AT(tensor_split), "N,N,...",
+     .help = "shares of the layers for each card (default with rules: by memory)"},
+    {"-sm,--split-mode", BL_ARG_CHOICE, AT(split_mode), SPLIT_WORDS,
+     .help = "one card, or layers over several"},
+    {"-mg,--main-gpu", BL_ARG_INT, AT(main_gpu), "N", 0, 63, .help = "that one card"},
+    {"-dev,--device", BL_ARG_TEXT, AT(devices), "NAME,...",
+     .help = "only these cards, in this order"},
+    {"-nkvo,--no-kv-offload", BL_ARG_FLAG, AT(no_kv_offload), .help = "cached state in RAM"},
+};
+
+#undef AT
+
+void bl_plan_args_init(struct bl_plan_args *a, struct bl_rule_args *r)
+{
+    *a = (struct bl_plan_args){.prefill_weight = 0.3};
+    *r = (struct bl_rule_args){.n_gpu_layers = -1, .split_mode = -1};
+}
+
+struct bl_arg_group bl_plan_group(struct bl_plan_args *a)
+{
+    return (struct bl_arg_group){"Plan", plan_rows, COUNT(plan_rows), a};
+}
+
+struct bl_arg_group bl_rule_group(struct bl_rule_args *a)
+{
+    return (struct bl_arg_group){"Rules: a placement by hand, judged as it is; llama.cpp's meaning",
+                                 rule_rows, COUNT(rule_rows), a};
+}
+
+static bool parse_target(const char *text, double *weight)
+{
+    char *end;
+
+    if (!text)
+        return true;
+    if (!strcmp(text, "decode") || !strcmp(text, "prefill")) {
+        *weight = text[0] == 'p';
+        return true;
+    }
+    if (strncmp(text, "balance=", 8))
+        return false;
+    *weight = strtod(text + 8, &end);
+    return end > text + 8 && !*end && *weight >= 0 && *weight <= 1;
+}
+
+int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
+{
+    if (!parse_target(a->target, &a->prefill_weight))
+        return bl_args_fail(
+            c, "--target %s: must be decode, prefill or balance=X with X from 0 to 1", a->target);
+    return BL_EXIT_OK;
+}
+
+/* ---- the question ---- */
+
+/* False: none was given. */
+static bool rules_given(const struct bl_rule_args *a, struct bl_placement_rules *out)
+{
+    *out = (struct bl_placement_rules){.n_gpu_layers = (int32_t)a->n_gpu_layers,
+                                       .override = a->override.item,
+                                       .n_overrides = (uint32_t)a->override.n,
+                                       .n_cpu_moe = (uint32_t)a->n_cpu_moe,
+                                       .cpu_moe = a->cpu_moe,
+                                       .no_kv_offload = a->no_kv_offload,
+                                       .tensor_split = a->tensor_split,
+                                       .devices = a->devices,
+                                       .split_mode =
+                                           a->split_mode < 0 ? NULL : split_word[a->split_mode],
+                                       .main_gpu = (int32_t)a->main_gpu};
+    return a->n_gpu_layers >= 0 || a->override.n || a->n_cpu_moe || a->cpu_moe ||
+           a->no_kv_offload || a->tensor_split || a->devices || a->split_mode >= 0 || a->main_gpu;
+}
+
+static enum bl_status open_model(struct bl_plan_ask *q, const char *shape, const char *path)
+{
+    const struct bl_synth_options so = {.shape = shape, .no_data = true};
+    return shape ? bl_synth_open(&q->synth, &so) : bl_gguf_open_header(&q->file, path);
+}
+
+const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *q)
+{
+    return q->synth ? bl_synth_gguf(q->synth) : q->file;
+}
+
+void bl_plan_ask_finish(struct bl_plan_ask *q)
+{
+    bl_synth_close(q->synth);
+    bl_gguf_close(q->file);
+    *q = (struct bl_plan_ask){0};
+}
+
+static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const struct bl_rule_args *r,
+                 const struct bl_engine_args *e)
+{
+    q->opt = bl_engine_args_machine(e);
+    q->opt.ctx_tokens = (uint64_t)e->ctx_tokens;
+    q->opt.batch_tokens = (uint32_t)e->batch_tokens;
+    q->opt.ubatch_tokens = (uint32_t)e->ubatch_tokens;
+    q->opt.type_k = e->type_k;
+    q->opt.type_v = e->type_v;
+    q->opt.rewind_tokens = (uint32_t)e->rewind_tokens;
+    q->place = (struct bl_placement_options){.rules = rules_given(r, &q->rules) ? &q->rules : NULL,
+                                             .prefill_weight = a->prefill_weight,
+                                             .reserve_bytes =
+                                                 (uint64_t)(a->reserve_gib * (double)(1 << 30)),
+                                             .depth_tokens = (uint64_t)a->depth_tokens,
+                                             .may_shrink_ctx = a->shorter,
+                                             .fixed_ubatch = a->fixed_ubatch};
+}
+
+int bl_plan_ask_init(struct bl_plan_ask *q, const struct bl_command *c,
+                     const struct bl_plan_args *a, const struct bl_rule_args *r,
+                     const struct bl_engine_args *e)
+{
+    *q = (struct bl_plan_ask){0};
+    fill(q, a, r, e);
+    const enum bl_status st = open_model(q, a->shape, e->model);
+    if (st && a->shape) {
+        bl_report_error(&c->report, "--shape: %s", bl_error());
+        return BL_EXIT_USAGE;
+    }
+    return st ? bl_report_status(&c->report, BL_STAGE_OPEN, st) : BL_EXIT_OK;
+}

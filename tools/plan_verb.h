@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* plan_verb.h — what the files of `ballast plan` share.
+ *
+ * Purpose   the command line as data; what a plan is asked for; one file per way to show it.
+ * Ownership a question's model is closed by bl_plan_ask_finish; texts point into argv.
+ * Units     bytes, tokens.
+ * Errors    exit codes; the line has been printed.
+ * Threads   the thread that runs the verb.
+ */
+#ifndef BL_PLAN_VERB_H
+#define BL_PLAN_VERB_H
+
+#include "common/engine_args.h"
+
+#include <stdio.h>
+
+enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON };
+struct bl_plan_args {
+    const char *shape, *explain, *target, *out;
+    double reserve_gib, prefill_weight; /* prefill_weight: what target says */
+    int64_t depth_tokens;
+    bool shorter, fixed_ubatch; /* fixed: -ub was given */
+    int format; /* enum bl_plan_format */
+};
+struct bl_rule_args {
+    struct bl_arg_texts override;
+    int64_t n_gpu_layers, n_cpu_moe, main_gpu; /* n_gpu_layers -1: not given */
+    const char *tensor_split, *devices;
+    int split_mode; /* -1: not given */
+    bool cpu_moe, no_kv_offload;
+};
+
+void bl_plan_args_init(struct bl_plan_args *, struct bl_rule_args *);
+struct bl_arg_group bl_plan_group(struct bl_plan_args *);
+struct bl_arg_group bl_rule_group(struct bl_rule_args *);
+/* Checks that one row cannot express. Exit code, 0 = good. */
+int bl_plan_args_check(struct bl_command *, struct bl_plan_args *);
+
+/* A model, a machine and what a plan of them should be like. */
+struct bl_plan_ask {
+    struct bl_gguf *file;    /* one of the two is the model */
+    struct bl_synth *synth;
+    struct bl_options opt;
+    struct bl_placement_options place;
+    struct bl_placement_rules rules; /* place.rules points here when any are given */
+};
+/* Reads the model's header. */
+int bl_plan_ask_init(struct bl_plan_ask *, const struct bl_command *, const struct bl_plan_args *,
+                     const struct bl_rule_args *, const struct bl_engine_args *);
+void bl_plan_ask_finish(struct bl_plan_ask *); /* zeroed is fine */
+const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
+
+void bl_plan_table_print(FILE *, const struct bl_placement *);
+int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
+
+#endif
