@@ -21,6 +21,7 @@ enum bl_status bl_plan_init(struct bl_plan *p, const struct bl_model *m)
 void bl_plan_finish(struct bl_plan *p)
 {
     free(p->slot);
+    free(p->range);
     bl_ledger_finish(&p->ledger);
     *p = (struct bl_plan){0};
 }
@@ -31,7 +32,34 @@ bool bl_plan_uses(const struct bl_plan *p, uint16_t device)
     for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
         if (p->slot[i] == device || (device == 0 && p->slot[i] != p->slot[0]))
             return true;
+    for (uint32_t i = 0; i < p->n_ranges; i++)
+        if (p->range[i].device == device || (device == 0 && p->range[i].device != p->slot[0]))
+            return true;
     return false;
+}
+
+static enum bl_status check_ranges(const struct bl_plan *p, const struct bl_model *m,
+                                   const struct bl_machine *machine)
+{
+    for (uint32_t i = 0; i < p->n_ranges; i++) {
+        const struct bl_expert_range *r = &p->range[i], *before = i ? r - 1 : NULL;
+        const uint32_t last = r->first + (r->n - 1);
+        if (r->layer >= p->n_layers || !m->layer[r->layer].moe)
+            return bl_fail(BL_EINVAL, "plan: experts %u-%u of layer %u, which has none", r->first,
+                           last, r->layer);
+        if (!r->n || r->n > m->hp.n_expert || r->first > m->hp.n_expert - r->n)
+            return bl_fail(BL_EINVAL, "plan: layer %u experts %u-%u, the model has %u", r->layer,
+                           r->first, last, m->hp.n_expert);
+        if (r->device >= machine->n_devices)
+            return bl_fail(BL_EINVAL,
+                           "plan: layer %u experts %u-%u are on device %u, the machine has %u",
+                           r->layer, r->first, last, r->device, machine->n_devices);
+        if (before && (before->layer > r->layer ||
+                       (before->layer == r->layer && r->first < before->first + before->n)))
+            return bl_fail(BL_EINVAL, "plan: layer %u experts %u-%u are out of order or twice",
+                           r->layer, r->first, last);
+    }
+    return BL_OK;
 }
 
 enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
@@ -50,7 +78,7 @@ enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
         if (bl_plan_device(p, (int)l, BL_PART_STATE) != bl_plan_device(p, (int)l, BL_PART_ATTN))
             return bl_fail(BL_EUNSUPPORTED,
                            "plan: layer %u keeps its state apart from its attention", l);
-    return BL_OK;
+    return check_ranges(p, m, machine);
 }
 
 /* ---- buckets ---- */
@@ -289,6 +317,19 @@ static void print_run(const struct bl_plan *p, const struct bl_machine *machine,
     line(arg, text);
 }
 
+static void print_ranges(const struct bl_plan *p, const struct bl_machine *machine,
+                         void (*line)(void *, const char *), void *arg)
+{
+    char text[256];
+
+    for (uint32_t i = 0; i < p->n_ranges; i++) {
+        const struct bl_expert_range *r = &p->range[i];
+        snprintf(text, sizeof text, "layer %u  experts %u-%u %s", r->layer, r->first,
+                 r->first + r->n - 1, machine->device[r->device].id);
+        line(arg, text);
+    }
+}
+
 void bl_plan_print(const struct bl_plan *p, const struct bl_model *m,
                    const struct bl_machine *machine, void (*line)(void *arg, const char *text),
                    void *arg)
@@ -305,6 +346,7 @@ void bl_plan_print(const struct bl_plan *p, const struct bl_model *m,
             print_run(p, machine, first, l - 1, line, arg);
             first = l;
         }
+    print_ranges(p, machine, line, arg);
     snprintf(text, sizeof text, "embed %s  head %s",
              machine->device[bl_plan_device(p, -1, BL_PART_EMBED)].id,
              machine->device[bl_plan_device(p, -1, BL_PART_HEAD)].id);

@@ -15,9 +15,14 @@
 #include "machine.h"
 #include "model.h"
 
+/* Experts [first, first + n) of a layer, which live elsewhere than its slot of BL_PART_EXPERTS says. */
+struct bl_expert_range { uint32_t layer, first, n; uint16_t device; };
+
 struct bl_plan {
     uint32_t n_layers;
     uint16_t *slot;              /* device of [n_layers + 1][BL_N_PARTS]; the last row: embed and head */
+    struct bl_expert_range *range; /* [n_ranges] by layer, then first; none overlap */
+    uint32_t n_ranges;
     uint64_t ctx_tokens;
     uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;
     bool mmap;                   /* weights used where the file is mapped, on devices that can */
@@ -32,6 +37,13 @@ static inline uint16_t bl_plan_device(const struct bl_plan *p, int layer, unsign
 {
     return p->slot[(layer < 0 ? p->n_layers : (uint32_t)layer) * BL_N_PARTS + part];
 }
+/* Adds a range; of neighbours on one device it makes one. BL_EINVAL: no such layer, no experts, or some are taken. */
+enum bl_status bl_plan_add_range(struct bl_plan *, uint32_t layer, uint32_t first, uint32_t n, uint16_t device);
+uint16_t bl_plan_expert_device(const struct bl_plan *, uint32_t layer, uint32_t expert);
+/* The experts from `expert` on that are on its device, as far as no other comes between. */
+struct bl_expert_range bl_plan_expert_run(const struct bl_plan *, uint32_t layer, uint32_t expert, uint32_t n_experts);
+/* Of a layer's n_experts, how many are on a device. */
+uint32_t bl_plan_experts_on(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint16_t device);
 bool bl_plan_uses(const struct bl_plan *, uint16_t device);
 enum bl_status bl_plan_check(const struct bl_plan *, const struct bl_model *, const struct bl_machine *);
 void bl_plan_print(const struct bl_plan *, const struct bl_model *, const struct bl_machine *,
