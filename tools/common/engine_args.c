@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "engine_args.h"
 #include "progress.h"
+#include "projector.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -22,6 +23,8 @@ static const char *const rope_scaling_name[] = {"none", "linear", "yarn"};
 static const struct bl_arg model_rows[] = {
     {"-m,--model", BL_ARG_TEXT, AT(model), "FILE", .instead = BL_INSTEAD_OF_MODEL, .required = true,
      .help = "GGUF file; of a split model, any of its files"},
+    {"-mm,--mmproj", BL_ARG_TEXT, AT(projector), "FILE",
+     .help = "a projector for pictures or sound; none is supported, the file is named and refused"},
 };
 
 static const struct bl_arg engine_rows[] = {
@@ -149,6 +152,8 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *a)
 int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
 {
     c->report.json = a->progress == BL_PROGRESS_JSON;
+    if (a->projector)
+        return bl_projector_refuse(&c->report, a->projector);
     if (a->cpu_mask > 0 && a->cpu_mask & ~(int64_t)BL_CPU_MASK_ALL)
         return bl_args_fail(c,
                             "--cpu-mask 0x%" PRIx64
