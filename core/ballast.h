@@ -350,6 +350,29 @@ uint32_t bl_placement_memory(const struct bl_placement *, uint32_t i, struct bl_
 uint32_t bl_placement_note(const struct bl_placement *, uint32_t i, const char **text);                 /* likewise */
 /* BL_EINVAL: no such tensor, with the nearest name. */
 enum bl_status bl_placement_tensor(const struct bl_placement *, const char *name, struct bl_placement_tensor *out);
+struct bl_part_bytes {                   /* weights of one part ("attn", "ffn", "experts", "embed", "head") on a device */
+    const char *device, *part;
+    uint64_t bytes;                      /* as in the file; blocks round up */
+};
+/* All that are not 0; *out is malloc'ed and the caller's. */
+enum bl_status bl_placement_parts(const struct bl_placement *, struct bl_part_bytes **out, uint32_t *n);
+struct bl_step_event {
+    const char *device;                  /* whose stream */
+    const char *to;                      /* of a copy, and of experts sent: the other end; else the device */
+    const char *what;                    /* a part, "copy", or "experts sent": to a card, and multiplied there */
+    int32_t layer;                       /* -1: outside of layers, or a copy */
+    double begin_ns, end_ns;
+};
+struct bl_predicted_step {
+    uint32_t n_tok;
+    uint64_t depth_tokens;               /* context before it */
+    double ns;
+    struct bl_step_event *event;         /* as enqueued; of a device one after the other */
+    uint32_t n_events;
+};
+/* One token, or a chunk of a prompt of at most ubatch_tokens, as the simulation has it. */
+enum bl_status bl_placement_step(const struct bl_placement *, uint32_t n_tok, struct bl_predicted_step *out);
+void bl_predicted_step_finish(struct bl_predicted_step *); /* zeroed is fine */
 /* All of it as JSON; *text is malloc'ed and the caller's. */
 enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_t *n_bytes);
 

@@ -4,19 +4,10 @@
 #include "json.h"
 #include "machine_file.h"
 #include "mem.h"
-#include "search.h"
+#include "placement.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct bl_placement {
-    const struct bl_gguf *gguf;
-    struct bl_model *model;
-    struct bl_machine machine;
-    struct bl_choice choice;
-    uint64_t reserve_bytes;
-    char name[96]; /* as the file calls itself, else its architecture */
-};
 
 static void read_name(struct bl_placement *p)
 {

@@ -76,18 +76,22 @@ static double occupy(struct sim *s, const struct bl_link *l, uint16_t from, doub
     return begin;
 }
 
-static enum bl_status add_event(struct sim *s, enum bl_event_kind kind, const struct bl_step *step,
-                                double begin, double end)
+static void add_event(struct sim *s, const struct bl_event *e)
 {
     struct bl_timeline *t = s->out;
+    struct bl_event *last = t->n_events ? &t->event[t->n_events - 1] : NULL;
 
-    if (t->event)
-        t->event[t->n_events++] =
-            (struct bl_event){begin, end, step->index, step->device, (uint8_t)kind};
-    return BL_OK;
+    if (!t->event || e->end_ns <= e->begin_ns)
+        return;
+    /* nodes of one part of a layer are one event */
+    if (last && e->kind != BL_EVENT_COPY && last->kind == e->kind && last->index == e->index &&
+        last->device == e->device && last->layer == e->layer && last->part == e->part)
+        last->end_ns = e->end_ns;
+    else
+        t->event[t->n_events++] = *e;
 }
 
-static enum bl_status copy(struct sim *s, const struct bl_step *step)
+static void copy(struct sim *s, const struct bl_step *step)
 {
     const struct bl_copy *c = &s->prog->copy[step->index];
     const struct bl_link *l = link_of(s->machine, c->from, c->to);
@@ -101,7 +105,13 @@ static enum bl_status copy(struct sim *s, const struct bl_step *step)
     }
     s->ready[step->device] = begin + ns;
     s->out->device[step->device].copy_ns += ns;
-    return add_event(s, BL_EVENT_COPY, step, begin, begin + ns);
+    add_event(s, &(struct bl_event){.begin_ns = begin,
+                                    .end_ns = begin + ns,
+                                    .index = step->index,
+                                    .device = step->device,
+                                    .kind = BL_EVENT_COPY,
+                                    .to = c->to,
+                                    .layer = -1});
 }
 
 /* ---- ranges ---- */
@@ -141,20 +151,32 @@ static double node_ns(struct sim *s, uint32_t i, bool *streamed)
     return d == 0 ? stream_or_run(s, n, &w, ns, streamed) : ns;
 }
 
-static enum bl_status run(struct sim *s, const struct bl_step *step)
+static void run(struct sim *s, const struct bl_step *step)
 {
     const struct bl_range *r = &s->prog->range[step->index];
     struct bl_device_time *t = &s->out->device[step->device];
     const double begin = s->ready[step->device];
-    double ns = s->price[step->device].device->launch_ns;
-    bool streamed = false;
+    double ns = s->price[step->device].device->launch_ns, sent = 0;
 
-    for (uint32_t i = r->first; i < r->first + r->n; i++)
-        ns += node_ns(s, i, &streamed);
+    for (uint32_t i = r->first; i < r->first + r->n; i++) {
+        const struct bl_node *n = &s->prog->graph.nodes[i];
+        const double before = i > r->first ? ns : 0; /* the first bears the launch */
+        bool streamed = false;
+        const double own = node_ns(s, i, &streamed);
+        ns += own;
+        sent += streamed ? own : 0;
+        add_event(s, &(struct bl_event){.begin_ns = begin + before,
+                                        .end_ns = begin + ns,
+                                        .index = step->index,
+                                        .device = step->device,
+                                        .kind = streamed ? BL_EVENT_STREAM : BL_EVENT_RUN,
+                                        .part = n->part,
+                                        .to = streamed ? s->home[n->layer] : step->device,
+                                        .layer = n->layer});
+    }
     s->ready[step->device] = begin + ns;
     t->run_ns += ns;
-    t->stream_ns += streamed ? ns : 0;
-    return add_event(s, streamed ? BL_EVENT_STREAM : BL_EVENT_RUN, step, begin, begin + ns);
+    t->stream_ns += sent;
 }
 
 /* A card that waits for another card waits for bytes that went through the host: the crossing is
@@ -171,22 +193,19 @@ static void wait(struct sim *s, const struct bl_step *step)
     s->ready[step->device] = due;
 }
 
-static enum bl_status replay(struct sim *s)
+static void replay(struct sim *s)
 {
-    enum bl_status st = BL_OK;
-
-    for (uint32_t i = 0; !st && i < s->prog->n_steps; i++) {
+    for (uint32_t i = 0; i < s->prog->n_steps; i++) {
         const struct bl_step *step = &s->prog->step[i];
         if (step->kind == BL_STEP_RUN)
-            st = run(s, step);
+            run(s, step);
         else if (step->kind == BL_STEP_COPY)
-            st = copy(s, step);
+            copy(s, step);
         else if (step->kind == BL_STEP_SIGNAL)
             s->signal[step->index] = s->ready[step->device];
         else
             wait(s, step);
     }
-    return st;
 }
 
 /* Logits and the news that all is done reach the host. */
@@ -213,7 +232,7 @@ static enum bl_status prepare(struct sim *s, const struct bl_plan *plan,
     s->home = bl_calloc(s->model->hp.n_layer + 1, sizeof *s->home);
     s->out->device = bl_calloc(m->n_devices, sizeof *s->out->device);
     if (s->opt->keep_events)
-        s->out->event = bl_calloc(s->prog->n_steps + 1, sizeof *s->out->event);
+        s->out->event = bl_calloc((size_t)s->prog->n_steps + g->n_nodes + 1, sizeof *s->out->event);
     if (!s->price || !s->ready || !s->signal || !s->link_free || !s->hub_free || !s->home ||
         !s->out->device || (s->opt->keep_events && !s->out->event))
         return bl_fail(BL_ENOMEM, "out of memory while predicting a plan's time");
@@ -238,7 +257,7 @@ enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program
     bl_cost_table_init(&committed);
     enum bl_status st = prepare(&s, plan, opt->table ? opt->table : &committed);
     if (!st)
-        st = replay(&s);
+        replay(&s);
     if (!st)
         end(&s);
     free(s.price);

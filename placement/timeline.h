@@ -18,9 +18,11 @@
 enum bl_event_kind { BL_EVENT_RUN, BL_EVENT_COPY, BL_EVENT_STREAM /* experts sent to a card */ };
 struct bl_event {
     double begin_ns, end_ns;
-    uint32_t index;              /* RUN, STREAM: range of the program; COPY: copy */
+    uint32_t index;              /* RUN, STREAM: range of the program, an event for each part in it; COPY: copy */
     uint16_t device;             /* whose stream */
-    uint8_t kind;
+    uint8_t kind, part;          /* part: enum bl_part, of a RUN */
+    int16_t layer;               /* -1: outside of layers, or a copy */
+    uint16_t to;                 /* of a COPY, or experts sent: the other end */
 };
 struct bl_device_time {
     double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */
