@@ -283,6 +283,16 @@ bool bl_graph_ready(struct bl_graph *g, enum bl_op op, const bl_val *src, unsign
     return true;
 }
 
+/* What reads or writes cached state runs where that lies, which may be apart from its layer's
+ * weights. */
+static uint8_t part_of(const struct bl_graph *g, const bl_val *src, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (src[i] && g->vals[src[i]].origin == BL_STATE_ROWS)
+            return BL_PART_STATE;
+    return g->part;
+}
+
 bl_val bl_graph_emit(struct bl_graph *g, enum bl_op op, const bl_val *src, const void *attr,
                      const struct bl_value *dst)
 {
@@ -291,7 +301,7 @@ bl_val bl_graph_emit(struct bl_graph *g, enum bl_op op, const bl_val *src, const
         return 0;
     struct bl_node *n = &g->nodes[g->n_nodes++];
     n->op = (uint8_t)op;
-    n->part = g->part;
+    n->part = part_of(g, src, info->max_src);
     n->n_src = info->max_src;
     n->n_dst = info->n_dst;
     n->layer = g->layer;

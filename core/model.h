@@ -141,7 +141,7 @@ struct bl_model {
     struct bl_state_desc *state;
     uint32_t n_weights, n_states;
     uint32_t cap_weights, cap_states;
-    bool tied_output;                           /* output is the embedding matrix: one tensor, counted once */
+    bool tied_output;                           /* output is the embedding matrix: one tensor, there for both */
     void *extra;                                /* a family's own hyper-parameters, freed by close */
 };
 

@@ -43,7 +43,7 @@ static const struct {
     [BL_W_SHEXP_GATE] = {"ffn_gate_shexp", BL_PART_FFN},
     [BL_W_SHEXP_UP] = {"ffn_up_shexp", BL_PART_FFN},
     [BL_W_SHEXP_DOWN] = {"ffn_down_shexp", BL_PART_FFN},
-    [BL_W_ATTN_SINKS] = {"attn_sinks", BL_PART_ATTN},
+    [BL_W_ATTN_SINKS] = {"attn_sinks", BL_PART_STATE},
     [BL_W_ATTN_Q_A] = {"attn_q_a", BL_PART_ATTN},
     [BL_W_ATTN_Q_A_NORM] = {"attn_q_a_norm", BL_PART_ATTN},
     [BL_W_ATTN_Q_B] = {"attn_q_b", BL_PART_ATTN},
@@ -59,9 +59,9 @@ static const struct {
     [BL_W_SSM_BA] = {"ssm_ba", BL_PART_ATTN},
     [BL_W_SSM_BETA] = {"ssm_beta", BL_PART_ATTN},
     [BL_W_SSM_ALPHA] = {"ssm_alpha", BL_PART_ATTN},
-    [BL_W_SSM_CONV] = {"ssm_conv1d", BL_PART_ATTN},
-    [BL_W_SSM_DT] = {"ssm_dt", BL_PART_ATTN},
-    [BL_W_SSM_A] = {"ssm_a", BL_PART_ATTN},
+    [BL_W_SSM_CONV] = {"ssm_conv1d", BL_PART_STATE},
+    [BL_W_SSM_DT] = {"ssm_dt", BL_PART_STATE},
+    [BL_W_SSM_A] = {"ssm_a", BL_PART_STATE},
     [BL_W_SSM_NORM] = {"ssm_norm", BL_PART_ATTN},
     [BL_W_SSM_OUT] = {"ssm_out", BL_PART_ATTN},
     [BL_W_ROUTER_IDS] = {"ffn_gate_tid2eid", BL_PART_FFN},
@@ -69,13 +69,13 @@ static const struct {
     [BL_W_ATTN_OUT_B] = {"attn_output_b", BL_PART_ATTN},
     [BL_W_COMP_KV] = {"attn_compressor_kv", BL_PART_ATTN},
     [BL_W_COMP_GATE] = {"attn_compressor_gate", BL_PART_ATTN},
-    [BL_W_COMP_APE] = {"attn_compressor_ape", BL_PART_ATTN},
+    [BL_W_COMP_APE] = {"attn_compressor_ape", BL_PART_STATE},
     [BL_W_COMP_NORM] = {"attn_compressor_norm", BL_PART_ATTN},
     [BL_W_INDEX_Q] = {"indexer.attn_q_b", BL_PART_ATTN},
     [BL_W_INDEX_PROJ] = {"indexer.proj", BL_PART_ATTN},
     [BL_W_INDEX_COMP_KV] = {"indexer_compressor_kv", BL_PART_ATTN},
     [BL_W_INDEX_COMP_GATE] = {"indexer_compressor_gate", BL_PART_ATTN},
-    [BL_W_INDEX_COMP_APE] = {"indexer_compressor_ape", BL_PART_ATTN},
+    [BL_W_INDEX_COMP_APE] = {"indexer_compressor_ape", BL_PART_STATE},
     [BL_W_INDEX_COMP_NORM] = {"indexer_compressor_norm", BL_PART_ATTN},
     [BL_W_HC_ATTN_FN] = {"hc_attn_fn", BL_PART_ATTN},
     [BL_W_HC_ATTN_BASE] = {"hc_attn_base", BL_PART_ATTN},
@@ -244,12 +244,14 @@ static enum content content_of(const struct map *map, unsigned flags)
 
 /* ---- weights ---- */
 
-/* One entry per (tensor, rows): a tensor that plays two roles is counted once. */
+/* One entry per (tensor, rows, part): what plays two roles in a part is there once; in two parts it
+ * may be needed on two devices. */
 static enum bl_status add_weight(struct bl_model *m, const struct bl_weight *w, int32_t *index)
 {
     for (uint32_t i = 0; i < m->n_weights; i++) {
         const struct bl_weight *o = &m->weight[i];
-        if (o->tensor == w->tensor && o->row0 == w->row0 && !memcmp(o->ne, w->ne, sizeof w->ne)) {
+        if (o->tensor == w->tensor && o->part == w->part && o->row0 == w->row0 &&
+            !memcmp(o->ne, w->ne, sizeof w->ne)) {
             *index = (int32_t)i;
             return BL_OK;
         }
@@ -411,14 +413,17 @@ enum bl_status bl_model_want_norm(struct bl_model *m, enum bl_role role, const c
                         &slot(m, role, layer)->w);
 }
 
-/* Tied: the output matrix is the embedding, with a bias or scale of its own if the file has them.
- */
+/* Tied: the output matrix is the embedding, on the head's device as well, with a bias or scale of
+ * its own if the file has them. */
 static enum bl_status tie_output(struct bl_model *m)
 {
     struct bl_linear *out = &m->role[BL_W_OUTPUT];
     const struct map map = {roles[BL_W_OUTPUT].stem, -1, m->hp.n_embd, m->hp.n_vocab, 0, NULL};
+    struct bl_weight w = m->weight[m->role[BL_W_TOKEN_EMBD].w];
+
     m->tied_output = true;
-    out->w = m->role[BL_W_TOKEN_EMBD].w;
+    w.part = BL_PART_HEAD;
+    BL_TRY(add_weight(m, &w, &out->w));
     return claim_companions(m, &map, (struct rows){0, m->hp.n_vocab}, BL_PART_HEAD, 0, out);
 }
 

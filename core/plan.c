@@ -74,10 +74,6 @@ enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
                 return bl_fail(BL_EINVAL, "plan: layer %u %s is on device %u, the machine has %u",
                                l, bl_part_name(part), p->slot[l * BL_N_PARTS + part],
                                machine->n_devices);
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        if (bl_plan_device(p, (int)l, BL_PART_STATE) != bl_plan_device(p, (int)l, BL_PART_ATTN))
-            return bl_fail(BL_EUNSUPPORTED,
-                           "plan: layer %u keeps its state apart from its attention", l);
     return check_ranges(p, m, machine);
 }
 

@@ -558,7 +558,7 @@ static void printed_form(void **state)
                                 "%2 = tokens   [1] i32\n"
                                 "%3 = embed %1 %2   [64, 1] f32  embed\n"
                                 "%4 = state 6   [64, 128, 2] f16\n"
-                                "%5 = kv_store %3 %4   [64, 128, 2] f16  attn layer 3\n"
+                                "%5 = kv_store %3 %4   [64, 128, 2] f16  state layer 3\n"
                                 "%6 = weight 9   [64, 8] f32\n"
                                 "%7 = weight 10   [8] f32\n"
                                 "%8 = matmul %6 %3 %7   [8, 1] f32  ffn layer 3\n"

@@ -25,11 +25,13 @@ static void check_part(const struct bl_graph *g, const struct bl_node *n)
         assert_int_equal(n->part, BL_PART_HEAD);
         break;
     case BL_OP_ROPE:
+        assert_int_equal(n->part, BL_PART_ATTN);
+        break;
     case BL_OP_KV_STORE:
     case BL_OP_ATTENTION:
     case BL_OP_SHORT_CONV:
     case BL_OP_DELTA_RULE:
-        assert_int_equal(n->part, BL_PART_ATTN);
+        assert_int_equal(n->part, BL_PART_STATE);
         break;
     case BL_OP_GLU: /* of gated attention too */
         assert_true(n->part == BL_PART_FFN || n->part == BL_PART_ATTN);
@@ -248,7 +250,7 @@ static void companions_follow_their_weight(void **state)
     rc_close(&o);
 }
 
-static void tied_output_is_one_weight(void **state)
+static void tied_output_is_one_tensor(void **state)
 {
     (void)state;
     struct rc r;
@@ -260,8 +262,12 @@ static void tied_output_is_one_weight(void **state)
     rc_drop_tensor(&r, "output.weight");
     o = rc_open(&r, NULL);
     assert_true(o.m->tied_output);
-    assert_int_equal(o.m->n_weights, apart - 1);
-    assert_int_equal(o.m->role[BL_W_OUTPUT].w, o.m->role[BL_W_TOKEN_EMBD].w);
+    assert_int_equal(o.m->n_weights, apart);
+    const struct bl_weight *head_w = &o.m->weight[o.m->role[BL_W_OUTPUT].w],
+                           *embed_w = &o.m->weight[o.m->role[BL_W_TOKEN_EMBD].w];
+    assert_int_equal(head_w->tensor, embed_w->tensor);
+    assert_int_equal(head_w->part, BL_PART_HEAD);
+    assert_int_equal(embed_w->part, BL_PART_EMBED);
     struct bl_graph g = rc_build(o.m, 3, 1);
     const struct bl_node *head = rc_nth(&g, BL_OP_MATMUL, rc_count(&g, BL_OP_MATMUL) - 1);
     assert_string_equal(rc_source(o.m, &g, head, 0), "token_embd.weight");
@@ -717,7 +723,7 @@ int main(void)
         cmocka_unit_test(fused_tensors_become_rows),
         cmocka_unit_test(fused_experts),
         cmocka_unit_test(companions_follow_their_weight),
-        cmocka_unit_test(tied_output_is_one_weight),
+        cmocka_unit_test(tied_output_is_one_tensor),
         cmocka_unit_test(states_of_hybrids),
         cmocka_unit_test(layers_of_hybrids),
         cmocka_unit_test(hybrids_differ_in_the_order_of_heads),

@@ -194,6 +194,43 @@ static void any_plan_over_four_devices_holds(void **state)
     bl_plan_finish(&p);
 }
 
+/* A plan places parts: what a node reads must be placed with it. */
+static void nodes_run_where_their_weights_and_state_lie(void **state)
+{
+    (void)state;
+    uint32_t n_states = 0;
+
+    for (uint32_t i = 0; bl_synth_shape(i); i++) {
+        const struct bl_synth_options so = {.shape = bl_synth_shape(i), .no_data = true};
+        const struct bl_model_options mo = {.ctx_tokens = 512, .type_k = BL_F16, .type_v = BL_F16};
+        const struct bl_shape one = {
+            .n_tok = 4, .n_out = 1, .max_sequences = 1, .ubatch_tokens = 4, .ctx_tokens = 512};
+        struct bl_synth *synth;
+        struct bl_model *m;
+        struct bl_graph g;
+
+        assert_int_equal(bl_synth_open(&synth, &so), BL_OK);
+        assert_int_equal(bl_model_open(&m, bl_synth_gguf(synth), &mo), BL_OK);
+        bl_graph_init(&g);
+        assert_int_equal(bl_model_build(m, &one, &g), BL_OK);
+        for (uint32_t k = 0; k < g.n_nodes; k++)
+            for (unsigned s = 0; s < g.nodes[k].n_src; s++) {
+                const struct bl_value *v = &g.vals[bl_node_src(&g, &g.nodes[k], s)];
+                if (v->origin == BL_WEIGHT) {
+                    assert_int_equal(m->weight[v->index].part, g.nodes[k].part);
+                    assert_int_equal(m->weight[v->index].layer, g.nodes[k].layer);
+                } else if (v->origin == BL_STATE_ROWS && bl_node_src(&g, &g.nodes[k], s)) {
+                    assert_int_equal(g.nodes[k].part, BL_PART_STATE);
+                    n_states++;
+                }
+            }
+        bl_graph_finish(&g);
+        bl_model_close(m);
+        bl_synth_close(synth);
+    }
+    assert_true(n_states > 100);
+}
+
 /* Host memory that the other device writes into is not taken before the host is done with it. */
 static void verify_finds_a_write_too_early(void **state)
 {
@@ -240,6 +277,7 @@ int main(void)
         cmocka_unit_test(every_split_verifies),
         cmocka_unit_test(a_value_is_copied_once_per_device),
         cmocka_unit_test(any_plan_over_four_devices_holds),
+        cmocka_unit_test(nodes_run_where_their_weights_and_state_lie),
         cmocka_unit_test(verify_finds_a_write_too_early),
         cmocka_unit_test(verify_finds_an_overlap),
         cmocka_unit_test(verify_finds_a_missing_wait_and_copy),
