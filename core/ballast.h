@@ -324,10 +324,15 @@ struct bl_placement_info {
     uint32_t batch_tokens, ubatch_tokens;
     uint32_t stream_from_tok;            /* steps of so many tokens would gain if experts in RAM were sent to cards; 0: none */
     struct bl_speed decode, prefill;
+    uint32_t threads, threads_prefill;   /* of the host, as predicted with */
+    const char *type_k, *type_v;
 };
 struct bl_placement_device {
     const char *id, *name;
     uint64_t usable_bytes, budget_bytes, planned_bytes; /* budget: usable less the driver's and the reserve */
+    uint64_t mem_bytes, driver_bytes;
+    const char *shares;                  /* id of the device whose memory it is; NULL: its own */
+    bool cpu;
 };
 struct bl_placement_group {              /* consecutive layers with all their parts at the same places */
     uint32_t first, last;
@@ -358,7 +363,7 @@ struct bl_part_bytes {                   /* weights of one part ("attn", "ffn", 
 enum bl_status bl_placement_parts(const struct bl_placement *, struct bl_part_bytes **out, uint32_t *n);
 struct bl_step_event {
     const char *device;                  /* whose stream */
-    const char *to;                      /* of a copy, and of experts sent: the other end; else the device */
+    const char *from, *to;               /* of a copy, and of experts sent; else both the device */
     const char *what;                    /* a part, "copy", or "experts sent": to a card, and multiplied there */
     int32_t layer;                       /* -1: outside of layers, or a copy */
     double begin_ns, end_ns;

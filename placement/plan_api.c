@@ -4,6 +4,7 @@
 #include "json.h"
 #include "machine_file.h"
 #include "mem.h"
+#include "node_cost.h"
 #include "placement.h"
 
 #include <stdlib.h>
@@ -108,7 +109,9 @@ static const char *why(const struct bl_placement *p, int layer, unsigned part)
 void bl_placement_describe(const struct bl_placement *p, struct bl_placement_info *out)
 {
     const struct bl_choice *c = &p->choice;
+    struct bl_pricing host;
 
+    bl_pricing_init(&host, &p->machine.device[0], p->model, &c->plan, NULL);
     *out = (struct bl_placement_info){.model = p->name,
                                       .arch = p->model->family->arch,
                                       .machine = p->machine.name,
@@ -120,7 +123,11 @@ void bl_placement_describe(const struct bl_placement *p, struct bl_placement_inf
                                       .ubatch_tokens = c->plan.ubatch_tokens,
                                       .stream_from_tok = c->stream_from_tok,
                                       .decode = c->decode,
-                                      .prefill = c->prefill};
+                                      .prefill = c->prefill,
+                                      .threads = host.few.threads,
+                                      .threads_prefill = host.many.threads,
+                                      .type_k = bl_dtypes[p->model->opt.type_k].name,
+                                      .type_v = bl_dtypes[p->model->opt.type_v].name};
 }
 
 uint32_t bl_placement_device(const struct bl_placement *p, uint32_t i,
@@ -128,9 +135,15 @@ uint32_t bl_placement_device(const struct bl_placement *p, uint32_t i,
 {
     if (i < p->machine.n_devices) {
         const struct bl_machine_device *d = &p->machine.device[i];
-        *out = (struct bl_placement_device){d->id, d->name, d->usable_bytes,
+        *out = (struct bl_placement_device){d->id,
+                                            d->name,
+                                            d->usable_bytes,
                                             bl_device_budget(d, p->reserve_bytes),
-                                            bl_ledger_planned(&p->choice.plan.ledger, (uint16_t)i)};
+                                            bl_ledger_planned(&p->choice.plan.ledger, (uint16_t)i),
+                                            d->mem_bytes,
+                                            d->driver_bytes,
+                                            d->shares < i ? p->machine.device[d->shares].id : NULL,
+                                            d->kind == BL_KIND_CPU};
     }
     return p->machine.n_devices;
 }

@@ -110,6 +110,7 @@ static void copy(struct sim *s, const struct bl_step *step)
                                     .index = step->index,
                                     .device = step->device,
                                     .kind = BL_EVENT_COPY,
+                                    .from = c->from,
                                     .to = c->to,
                                     .layer = -1});
 }
@@ -171,6 +172,7 @@ static void run(struct sim *s, const struct bl_step *step)
                                         .device = step->device,
                                         .kind = streamed ? BL_EVENT_STREAM : BL_EVENT_RUN,
                                         .part = n->part,
+                                        .from = step->device,
                                         .to = streamed ? s->home[n->layer] : step->device,
                                         .layer = n->layer});
     }

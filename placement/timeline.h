@@ -22,7 +22,7 @@ struct bl_event {
     uint16_t device;             /* whose stream */
     uint8_t kind, part;          /* part: enum bl_part, of a RUN */
     int16_t layer;               /* -1: outside of layers, or a copy */
-    uint16_t to;                 /* of a COPY, or experts sent: the other end */
+    uint16_t from, to;           /* of a COPY, or experts sent; else the device */
 };
 struct bl_device_time {
     double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */

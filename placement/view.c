@@ -68,6 +68,7 @@ static void fill_step(const struct bl_placement *p, const struct bl_timeline *t,
     for (uint32_t i = 0; i < t->n_events; i++) {
         const struct bl_event *e = &t->event[i];
         event[(*n)++] = (struct bl_step_event){.device = device[e->device].id,
+                                               .from = device[e->from].id,
                                                .to = device[e->to].id,
                                                .what = what(e),
                                                .layer = e->layer,

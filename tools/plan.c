@@ -21,26 +21,65 @@ static int write_file(const struct bl_report *r, const char *path, const char *t
     return bl_out_file_commit(r, &file) ? BL_EXIT_OK : BL_EXIT_FAILURE;
 }
 
-static int show(const struct bl_command *c, const struct bl_plan_args *a,
+static int print_json(const struct bl_report *r, FILE *f, const struct bl_placement *p)
+{
+    char *json;
+    size_t n;
+    const enum bl_status st = bl_placement_json(p, &json, &n);
+
+    if (st)
+        return bl_report_status(r, BL_STAGE_RUN, st);
+    fwrite(json, 1, n, f);
+    free(json);
+    return BL_EXIT_OK;
+}
+
+static int print_as(const struct bl_report *r, FILE *f, const struct bl_placement *p, int format)
+{
+    switch (format) {
+    case BL_PLAN_JSON:
+        return print_json(r, f, p);
+    case BL_PLAN_SVG:
+        return bl_plan_svg_print(r, f, p);
+    default:
+        bl_plan_table_print(f, p);
+        return BL_EXIT_OK;
+    }
+}
+
+/* The file that -o names: the picture if one is wanted, else JSON. */
+static int save(const struct bl_report *r, const struct bl_plan_args *a,
                 const struct bl_placement *p)
 {
     struct bl_out_page page;
-    char *json = NULL;
-    size_t n = 0;
-    int code = BL_EXIT_OK;
     FILE *f = bl_out_page_begin(&page);
+    int code = f ? print_as(r, f, p, a->format == BL_PLAN_SVG ? BL_PLAN_SVG : BL_PLAN_JSON)
+                 : bl_out_page_end(r, &page);
 
-    if (bl_placement_json(p, &json, &n))
-        code = bl_report_status(&c->report, BL_STAGE_RUN, BL_ENOMEM);
-    if (!code && a->out)
-        code = write_file(&c->report, a->out, json, n);
-    if (!code && f && a->explain)
+    if (!f)
+        return code;
+    if (!code && fflush(f))
+        code = bl_report_status(r, BL_STAGE_RUN, BL_ENOMEM);
+    if (!code)
+        code = write_file(r, a->out, page.text, page.n);
+    bl_out_page_drop(&page);
+    return code;
+}
+
+static int show(const struct bl_command *c, const struct bl_plan_args *a,
+                const struct bl_placement *p)
+{
+    const int format = a->out && a->format == BL_PLAN_SVG ? BL_PLAN_TABLE : a->format;
+    struct bl_out_page page;
+    int code = a->out ? save(&c->report, a, p) : BL_EXIT_OK;
+
+    if (code)
+        return code;
+    FILE *f = bl_out_page_begin(&page);
+    if (f && a->explain)
         code = bl_plan_table_explain(&c->report, f, p, a->explain);
-    else if (!code && f && a->format == BL_PLAN_JSON)
-        fwrite(json, 1, n, f);
-    else if (!code && f)
-        bl_plan_table_print(f, p);
-    free(json);
+    else if (f)
+        code = print_as(&c->report, f, p, format);
     if (code) {
         bl_out_page_drop(&page);
         return code;

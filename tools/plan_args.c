@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-#define FORMAT_WORDS "table|json" /* enum bl_plan_format */
+#define FORMAT_WORDS "table|json|svg" /* enum bl_plan_format */
 #define SPLIT_WORDS "none|layer|row|tensor"
 static const char *const split_word[] = {"none", "layer", "row", "tensor"};
 
@@ -26,9 +26,10 @@ static const struct bl_arg plan_rows[] = {
      .help = "if -c does not fit, plan for the longest context that does"},
     {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
      .help = "only where this tensor goes, and why"},
-    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .help = "write the plan there as JSON as well"},
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
+     .help = "write the plan there as JSON as well; with --format svg the picture goes there"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
-     .help = "of standard output: table for people (default), json"},
+     .help = "table for people (default), json, or a picture as svg"},
 };
 
 #undef AT

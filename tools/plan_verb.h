@@ -14,7 +14,7 @@
 
 #include <stdio.h>
 
-enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON };
+enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG };
 struct bl_plan_args {
     const char *shape, *explain, *target, *out;
     double reserve_gib, prefill_weight; /* prefill_weight: what target says */
@@ -52,5 +52,6 @@ const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 
 void bl_plan_table_print(FILE *, const struct bl_placement *);
 int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
+int bl_plan_svg_print(const struct bl_report *, FILE *, const struct bl_placement *);
 
 #endif
