@@ -201,6 +201,9 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
     /* This machine as `ballast probe` wrote it, or one to plan for, also by its name; NULL: looked at. */
     const char *machine_file;
+    /* Where everything goes, as `ballast plan -o` wrote it; NULL: planned now. What it says of context, batches, types and
+     * threads holds where the options say nothing; those that contradict it in what memory depends on are refused. */
+    const char *plan_file;
     const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
     uint32_t n_device_set;
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */
@@ -297,6 +300,14 @@ const float *bl_logits(const struct bl_engine *, uint32_t i);
 
 /* ---- placements: what `ballast plan` shows ---------------------------------------------------------------- */
 
+struct bl_plan_settings {                /* of a plan file: what options may leave to it */
+    uint64_t ctx_tokens;
+    uint32_t batch_tokens, ubatch_tokens;
+    uint32_t threads, threads_prefill;   /* 0: not settled */
+    char type_k[16], type_v[16];
+    bool exact, no_mmap;
+};
+enum bl_status bl_plan_settings_read(struct bl_plan_settings *out, const char *plan_file);
 struct bl_placement;                     /* where every tensor goes on a machine, why, and how fast that is */
 struct bl_placement_rules {              /* as llama.cpp has them; device names: "CPU", "CUDA1", or the machine's own */
     int32_t n_gpu_layers;                /* -ngl, the head counts as one; < 0: all */

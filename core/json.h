@@ -57,6 +57,7 @@ enum bl_json_kind {
     BL_JSON_PER_S,
     BL_JSON_HZ,
     BL_JSON_SIZE,      /* bytes as a double */
+    BL_JSON_RATIO,     /* without a unit */
     BL_JSON_OTHER      /* the caller's business; known, so that it is not refused */
 };
 struct bl_json_field {

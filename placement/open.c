@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "log.h"
 #include "mem.h"
+#include "plan_file.h"
 #include "vocab.h"
 
 static enum bl_status kv_type(const char *flag, const char *name, const struct bl_options *opt,
@@ -71,15 +72,80 @@ static enum bl_status open_devices(struct bl_engine_parts *p)
     return BL_OK;
 }
 
+static void warn_line(void *arg, const char *text)
+{
+    bl_warn("%s: %s", (const char *)arg, text);
+}
+
+/* A plan whose memory is no longer what was written down was edited, or this program counts
+ * otherwise. */
+static enum bl_status say_redone(struct bl_plan_file *file, struct bl_choice *c,
+                                 const struct bl_engine_parts *p)
+{
+    const struct bl_search_options so = {.depth_tokens = file->settings.depth_tokens};
+
+    c->plan = p->plan; /* lent */
+    BL_TRY(bl_plan_speed(c, p->model, &p->machine, &so));
+    if (!(c->decode.tok_per_s >
+          0)) { /* nothing was measured here: what was predicted may still hold */
+        c->decode = file->decode;
+        c->prefill = file->prefill;
+    }
+    bl_plan_file_redone(file, c, &p->machine, warn_line, file->what);
+    return BL_OK;
+}
+
+static enum bl_status plan_by_file(struct bl_engine_parts *p, struct bl_plan_file *file,
+                                   const struct bl_options *asked, const struct bl_options *filled)
+{
+    struct bl_choice c = {.depth_tokens = file->settings.depth_tokens};
+
+    BL_TRY(bl_plan_file_apply(&p->plan, file, p->model, &p->machine, filled,
+                              file->settings.reserve_bytes));
+    /* Threads, kernels and rows of logits that were asked for now change buffers: that is no edit.
+     */
+    const bool otherwise = asked->threads || asked->threads_prefill || asked->scalar ||
+                           asked->cpu_mask || filled->out_tokens != file->settings.out_tokens;
+    if (otherwise || !bl_plan_file_moved(file, &p->plan, &p->machine))
+        return BL_OK;
+    return say_redone(file, &c, p);
+}
+
+static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
+                                 const struct bl_options *opt)
+{
+    BL_TRY(open_model(p, path, opt));
+    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
+    return open_devices(p);
+}
+
+static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
+                                   const struct bl_options *opt, struct bl_plan_file *file)
+{
+    struct bl_options filled = *opt;
+
+    BL_TRY(bl_plan_file_options(file, &filled));
+    BL_TRY(open_model(p, path, &filled));
+    BL_TRY(bl_machine_probe(&p->machine, &filled));
+    BL_TRY(plan_by_file(p, file, opt, &filled));
+    return open_devices(p);
+}
+
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *opt)
 {
     static const struct bl_options defaults;
     struct bl_engine_parts p = {0};
+    struct bl_plan_file file = {.n_devices = 0};
     enum bl_status st;
 
     opt = opt ? opt : &defaults;
-    if ((st = open_model(&p, gguf_path, opt)) || (st = bl_machine_probe(&p.machine, opt)) ||
-        (st = bl_plan_make(&p.plan, p.model, &p.machine, opt)) || (st = open_devices(&p))) {
+    if (!opt->plan_file)
+        st = open_parts(&p, gguf_path, opt);
+    else if (!(st = bl_plan_file_load(&file, opt->plan_file)))
+        st = open_by_file(&p, gguf_path, opt, &file);
+    bl_plan_file_finish(&file);
+    if (st) {
         bl_engine_parts_finish(&p);
         return st;
     }

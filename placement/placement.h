@@ -10,7 +10,7 @@
 #ifndef BL_PLACEMENT_H
 #define BL_PLACEMENT_H
 
-#include "search.h"
+#include "plan_file.h"
 
 struct bl_placement {
     const struct bl_gguf *gguf;
@@ -18,6 +18,11 @@ struct bl_placement {
     struct bl_machine machine;
     struct bl_choice choice;
     uint64_t reserve_bytes;
+    double prefill_weight;
+    bool exact;
+    uint8_t placed_by;   /* enum bl_placed_by */
+    char redone[2][512]; /* what a plan file's derived half said otherwise */
+    uint32_t n_redone;
     char name[96]; /* as the file calls itself, else its architecture */
 };
 

@@ -7,6 +7,7 @@
 #include "node_cost.h"
 #include "placement.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,8 +23,32 @@ static void read_name(struct bl_placement *p)
     bl_one_line(p->name);
 }
 
+static void note_redone(void *arg, const char *text)
+{
+    struct bl_placement *p = arg;
+
+    if (p->n_redone < BL_COUNT(p->redone))
+        snprintf(p->redone[p->n_redone++], sizeof p->redone[0], "%s", text);
+}
+
+/* Of a plan file, or made now. */
+static enum bl_status decide(struct bl_placement *p, const struct bl_options *opt,
+                             const struct bl_placement_options *po,
+                             const struct bl_search_options *so, const struct bl_plan_file *file)
+{
+    p->placed_by = po->rules ? BL_BY_RULES : BL_BY_SEARCH;
+    if (po->rules)
+        return bl_judge(&p->choice, p->model, &p->machine, opt, so, po->rules);
+    if (!opt->plan_file)
+        return bl_search(&p->choice, p->model, &p->machine, opt, so);
+    BL_TRY(bl_plan_file_judge(&p->choice, file, p->model, &p->machine, opt, so));
+    p->placed_by = p->choice.by_hand ? BL_BY_HAND : file->settings.placed_by;
+    bl_plan_file_redone(file, &p->choice, &p->machine, note_redone, p);
+    return BL_OK;
+}
+
 static enum bl_status choose(struct bl_placement *p, const struct bl_options *opt,
-                             const struct bl_placement_options *po)
+                             const struct bl_placement_options *po, const struct bl_plan_file *file)
 {
     enum { MOST_DEPTH = 4096 };
     struct bl_model_options mo;
@@ -50,9 +75,36 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
                        (unsigned long long)so.depth_tokens,
                        (unsigned long long)p->model->opt.ctx_tokens);
     p->reserve_bytes = po->reserve_bytes;
+    p->prefill_weight = po->prefill_weight;
+    p->exact = opt->exact;
+    return decide(p, opt, po, &so, file);
+}
+
+/* What a plan file says is taken from it, unless this asks for something else that memory does not
+ * depend on. */
+static enum bl_status choose_by_file(struct bl_placement *p, const struct bl_options *opt,
+                                     const struct bl_placement_options *po)
+{
+    struct bl_plan_file file;
+    struct bl_options filled = *opt;
+    struct bl_placement_options place = *po;
+
     if (po->rules)
-        return bl_judge(&p->choice, p->model, &p->machine, opt, &so, po->rules);
-    return bl_search(&p->choice, p->model, &p->machine, opt, &so);
+        return bl_fail(BL_EINVAL, "rules and a plan file both say where everything goes; give one");
+    if (po->may_shrink_ctx)
+        return bl_fail(BL_EINVAL,
+                       "the context of a plan file is settled; plan anew for a shorter one");
+    BL_TRY(bl_plan_file_load(&file, opt->plan_file));
+    enum bl_status st = bl_plan_file_options(&file, &filled);
+    place.prefill_weight = file.settings.prefill_weight;
+    if (!po->depth_tokens)
+        place.depth_tokens = file.settings.depth_tokens;
+    if (!po->reserve_bytes)
+        place.reserve_bytes = file.settings.reserve_bytes;
+    if (!st)
+        st = choose(p, &filled, &place, &file);
+    bl_plan_file_finish(&file);
+    return st;
 }
 
 enum bl_status bl_placement_make(struct bl_placement **out, const struct bl_gguf *gguf,
@@ -66,7 +118,9 @@ enum bl_status bl_placement_make(struct bl_placement **out, const struct bl_gguf
     if (!p)
         return bl_fail(BL_ENOMEM, "out of memory for a placement");
     p->gguf = gguf;
-    enum bl_status st = choose(p, opt ? opt : &defaults, po ? po : &placement_defaults);
+    opt = opt ? opt : &defaults;
+    po = po ? po : &placement_defaults;
+    enum bl_status st = opt->plan_file ? choose_by_file(p, opt, po) : choose(p, opt, po, NULL);
     if (st) {
         bl_placement_close(p);
         return st;
@@ -197,7 +251,9 @@ uint32_t bl_placement_note(const struct bl_placement *p, uint32_t i, const char 
     for (uint32_t k = 0; k < p->choice.n_reasons; k++)
         if (p->choice.reason[k].first < 0 && n++ == i)
             *text = p->choice.reason[k].text;
-    return n;
+    if (i >= n && i - n < p->n_redone)
+        *text = p->redone[i - n];
+    return n + p->n_redone;
 }
 
 static const char *tensor_name(const void *gguf, size_t i)
@@ -227,90 +283,4 @@ enum bl_status bl_placement_tensor(const struct bl_placement *p, const char *nam
     const char *near = bl_nearest_name(name, tensor_name, p->gguf);
     return bl_fail(BL_EINVAL, "the model has no tensor '%.60s'%s%s", name,
                    near ? "; the nearest is " : "", near ? near : "");
-}
-
-/* ---- JSON ---- */
-
-static void put_speed(struct bl_json_out *o, const char *name, const struct bl_speed *s)
-{
-    bl_json_open(o, name, '{', true);
-    bl_json_put_number(o, "tok_per_s", s->tok_per_s);
-    bl_json_put_number(o, "sd", s->sd);
-    bl_json_close(o, '}');
-}
-
-static void put_groups(struct bl_json_out *o, const struct bl_placement *p)
-{
-    struct bl_placement_group g;
-
-    bl_json_open(o, "groups", '[', false);
-    for (uint32_t i = 0; i < bl_placement_group(p, i, &g); i++) {
-        bl_json_open(o, NULL, '{', false);
-        bl_json_put_number(o, "first", g.first);
-        bl_json_put_number(o, "last", g.last);
-        bl_json_put_text(o, "attention", g.attention);
-        bl_json_put_text(o, "why_attention", g.why_attention);
-        if (g.experts) {
-            bl_json_put_text(o, "experts", g.experts);
-            bl_json_put_text(o, "why_experts", g.why_experts);
-        }
-        bl_json_close(o, '}');
-    }
-    bl_json_close(o, ']');
-    bl_json_put_text(o, "embed", id_of(p, -1, BL_PART_EMBED));
-    bl_json_put_text(o, "head", id_of(p, -1, BL_PART_HEAD));
-}
-
-static void put_memory(struct bl_json_out *o, const struct bl_placement *p)
-{
-    struct bl_placement_device d;
-    struct bl_memory_line l;
-
-    bl_json_open(o, "devices", '[', false);
-    for (uint32_t i = 0; i < bl_placement_device(p, i, &d); i++) {
-        bl_json_open(o, NULL, '{', true);
-        bl_json_put_text(o, "id", d.id);
-        bl_json_put_number(o, "usable_bytes", (double)d.usable_bytes);
-        bl_json_put_number(o, "budget_bytes", (double)d.budget_bytes);
-        bl_json_put_number(o, "planned_bytes", (double)d.planned_bytes);
-        bl_json_close(o, '}');
-    }
-    bl_json_close(o, ']');
-    bl_json_open(o, "memory", '[', false);
-    for (uint32_t i = 0; i < bl_placement_memory(p, i, &l); i++) {
-        bl_json_open(o, NULL, '{', true);
-        bl_json_put_text(o, "device", l.device);
-        bl_json_put_text(o, "purpose", l.purpose);
-        bl_json_put_number(o, "planned_bytes", (double)l.planned_bytes);
-        bl_json_close(o, '}');
-    }
-    bl_json_close(o, ']');
-}
-
-enum bl_status bl_placement_json(const struct bl_placement *p, char **text, size_t *n_bytes)
-{
-    struct bl_json_out o = {0};
-    struct bl_placement_info info;
-
-    bl_placement_describe(p, &info);
-    bl_json_open(&o, NULL, '{', false);
-    bl_json_put_text(&o, "model", info.model);
-    bl_json_put_text(&o, "arch", info.arch);
-    bl_json_put_text(&o, "machine", info.machine);
-    bl_json_put_number(&o, "n_layers", info.n_layers);
-    bl_json_put_number(&o, "ctx_tokens", (double)info.ctx_tokens);
-    bl_json_put_number(&o, "asked_ctx_tokens", (double)info.asked_ctx_tokens);
-    bl_json_put_number(&o, "batch_tokens", info.batch_tokens);
-    bl_json_put_number(&o, "ubatch_tokens", info.ubatch_tokens);
-    bl_json_put_number(&o, "stream_from_tok", info.stream_from_tok);
-    bl_json_put_number(&o, "depth_tokens", (double)info.depth_tokens);
-    put_speed(&o, "decode", &info.decode);
-    put_speed(&o, "prefill", &info.prefill);
-    put_groups(&o, p);
-    put_memory(&o, p);
-    bl_json_close(&o, '}');
-    BL_TRY(bl_json_out_end(&o));
-    *text = o.text;
-    *n_bytes = o.n;
-    return BL_OK;
 }

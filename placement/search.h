@@ -38,7 +38,7 @@ struct bl_choice {
     uint64_t asked_ctx_tokens;   /* more than the plan's: it was reduced */
     uint32_t stream_from_tok;    /* from there on sending the host's experts to cards is quicker; 0: never is */
     uint32_t n_simulated;
-    bool by_rules;               /* not searched */
+    bool by_rules, by_hand;      /* not searched; by_hand: a plan file that was edited */
 };
 enum bl_status bl_search(struct bl_choice *out, const struct bl_model *, const struct bl_machine *,
                          const struct bl_options *, const struct bl_search_options *);

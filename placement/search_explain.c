@@ -50,6 +50,8 @@ static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs 
 
     if (!bl_plan_uses(&c->plan, d) && c->by_rules)
         return add(c, &about, "%s is not used: the rules leave it out", md->id);
+    if (!bl_plan_uses(&c->plan, d) && c->by_hand)
+        return add(c, &about, "%s is not used: the plan leaves it out", md->id);
     if (!bl_plan_uses(&c->plan, d))
         return add(c, &about,
                    "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
@@ -102,9 +104,9 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
         bytes += k->bytes[(size_t)l * BL_N_GROUPS + BL_GROUP_EXPERTS];
     if (!bytes)
         return BL_OK;
-    if (c->by_rules)
-        return add(c, &about, "experts on %s: %.2f GiB, as the rules say", m->device[d].id,
-                   (double)bytes * gib);
+    if (c->by_rules || c->by_hand)
+        return add(c, &about, "experts on %s: %.2f GiB, as the %s", m->device[d].id,
+                   (double)bytes * gib, c->by_rules ? "rules say" : "plan says");
     if (d == 0)
         return add(c, &about, "experts in RAM: %.2f GiB for which no card has room%s",
                    (double)bytes * gib, m->n_devices > 1 ? "" : " (there is none)");

@@ -28,6 +28,11 @@ static const struct bl_arg model_rows[] = {
 };
 
 static const struct bl_arg engine_rows[] = {
+    {"--plan", BL_ARG_TEXT, AT(plan_file), "FILE",
+     .help = "place everything as this plan of 'ballast plan -o FILE' says; its context, batches, "
+             "types and "
+             "threads hold where no option is given, and options that ask for other memory are "
+             "refused"},
     {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N", 0, 1 << 30,
      .help = "context, in tokens (default: what the model was trained with, at most 4096)"},
     {"-b,--batch-size", BL_ARG_INT, AT(batch_tokens), "N", 1, 1 << 20,
@@ -149,6 +154,19 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *a)
     return (struct bl_arg_group){"Messages", message_rows, COUNT(message_rows), a};
 }
 
+/* Steps are as large as the plan's; whether options agree with it is for the library to judge. */
+static int fill_from_plan(struct bl_command *c, struct bl_engine_args *a)
+{
+    struct bl_plan_settings s;
+    const enum bl_status st = bl_plan_settings_read(&s, a->plan_file);
+
+    if (st)
+        return bl_report_status(&c->report, BL_STAGE_OPEN, st);
+    a->batch_tokens = a->batch_tokens ? a->batch_tokens : s.batch_tokens;
+    a->ubatch_tokens = a->ubatch_tokens ? a->ubatch_tokens : s.ubatch_tokens;
+    return BL_EXIT_OK;
+}
+
 int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
 {
     c->report.json = a->progress == BL_PROGRESS_JSON;
@@ -164,6 +182,8 @@ int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
     if (a->batch_tokens && a->ubatch_tokens > a->batch_tokens)
         return bl_args_fail(c, "-ub %" PRId64 " is more than -b %" PRId64, a->ubatch_tokens,
                             a->batch_tokens);
+    if (a->plan_file)
+        return fill_from_plan(c, a);
     /* One of the two alone moves the other's default. */
     int64_t b = a->batch_tokens ? a->batch_tokens : BL_BATCH_TOKENS;
     int64_t ub = a->ubatch_tokens ? a->ubatch_tokens : BL_UBATCH_TOKENS;
@@ -240,6 +260,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .topology = a->topology,
         .cgroup_root = a->cgroup_root,
         .machine_file = a->machine_file,
+        .plan_file = a->plan_file,
         .device_set = a->device_set.item,
         .n_device_set = (uint32_t)a->device_set.n,
         .ctx_tokens = (uint64_t)a->ctx_tokens,

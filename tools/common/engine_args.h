@@ -14,7 +14,7 @@
 #include "args.h"
 
 struct bl_engine_args {
-    const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *projector;
+    const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *plan_file, *projector;
     struct bl_arg_texts device_set;
     int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given */
     int64_t threads, threads_prefill;                         /* likewise */
