@@ -47,7 +47,7 @@ int bl_projector_refuse(const struct bl_report *r, const char *path)
                         path, kind);
     else
         bl_report_error(r, "--mmproj %s: no projector but a file of architecture '%s'", path,
-                        arch ? arch : "unnamed");
+                        arch);
     bl_gguf_close(g);
     return is ? BL_EXIT_USAGE : BL_EXIT_MODEL;
 }
