@@ -15,6 +15,15 @@
 #include "cost.h"
 #include "planner.h"
 
+/* What rules fix of a placement; see constraints.h. */
+struct bl_pins {
+    uint16_t *at;                /* [n_layers + 1][BL_N_PARTS] device; BL_NO_DEVICE: to be chosen */
+    uint8_t *by;                 /* [same] which of said, plus one */
+    char (*said)[64];            /* [n_said] rules, as the command line has them */
+    uint32_t n_said;
+    uint64_t left_out;           /* devices that nothing else may go to, a bit each */
+    bool complete;               /* nothing is left to choose */
+};
 struct bl_search_options {
     const struct bl_cost_table *table; /* NULL: the committed constants */
     double prefill_weight;       /* 0: decode alone counts, 1: prefill alone; between: powers of both */
@@ -22,6 +31,7 @@ struct bl_search_options {
     uint64_t depth_tokens;       /* context at which speeds are predicted */
     bool may_shrink_ctx;
     bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
+    const struct bl_pins *pins;  /* NULL: none */
 };
 struct bl_reason {
     int32_t first, last;         /* layers; -1: outside of layers, or all */

@@ -24,13 +24,60 @@ uint64_t bl_device_budget(const struct bl_machine_device *d, uint64_t reserve_by
     return d->usable_bytes > gone ? d->usable_bytes - gone : 0;
 }
 
+/* ---- what rules fix ---- */
+
+static uint16_t pin_of(const struct bl_costs *c, int layer, unsigned part)
+{
+    const uint32_t row = layer < 0 ? c->n_layers : (uint32_t)layer;
+    return c->pins ? c->pins->at[row * BL_N_PARTS + part] : BL_NO_DEVICE;
+}
+
+/* A part that rules put elsewhere than its group may go. */
+static bool is_apart(const struct bl_costs *c, int layer, unsigned part)
+{
+    return layer >= 0 && part != BL_PART_EXPERTS && pin_of(c, layer, part) != BL_NO_DEVICE &&
+           c->pin[(size_t)layer * BL_N_GROUPS + BL_GROUP_REST] == BL_NO_DEVICE;
+}
+
+/* Beside cards with memory of their own, those that live in the host's are left out: they would
+ * take its memory for the sake of little. */
+static bool is_usable(const struct bl_machine *m, uint16_t d)
+{
+    const struct bl_machine_device *md = &m->device[d];
+    bool dedicated = false;
+
+    for (uint32_t i = 1; i < m->n_devices; i++)
+        dedicated = dedicated || (m->device[i].kind == BL_KIND_GPU &&
+                                  m->device[i].mem_kind == BL_MEMORY_DEDICATED);
+    return md->kind == BL_KIND_GPU && md->usable_bytes &&
+           !(dedicated && (md->integrated || md->mem_kind == BL_MEMORY_UNIFIED));
+}
+
+static void read_pins(struct bl_costs *c, const struct bl_machine *m)
+{
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const uint16_t attn = pin_of(c, (int)l, BL_PART_ATTN);
+        uint16_t *pin = &c->pin[l * BL_N_GROUPS];
+        const bool whole =
+            attn == pin_of(c, (int)l, BL_PART_STATE) && attn == pin_of(c, (int)l, BL_PART_FFN);
+        pin[BL_GROUP_REST] = whole ? attn : BL_NO_DEVICE;
+        pin[BL_GROUP_EXPERTS] = pin_of(c, (int)l, BL_PART_EXPERTS);
+    }
+    c->head_pin = pin_of(c, -1, BL_PART_HEAD);
+    c->embed_at = pin_of(c, -1, BL_PART_EMBED) == BL_NO_DEVICE ? 0 : pin_of(c, -1, BL_PART_EMBED);
+    for (uint16_t d = 0; d < c->n_devices; d++)
+        c->open[d] = d == 0 || (is_usable(m, d) && !(c->pins && c->pins->left_out >> d & 1));
+}
+
 /* ---- bytes ---- */
 
-static uint64_t *bytes_at(struct bl_costs *c, const struct bl_weight *w)
+static uint64_t *bytes_at(struct bl_costs *c, int layer, unsigned part)
 {
-    return w->layer >= 0             ? &c->bytes[(size_t)w->layer * BL_N_GROUPS + group_of(w->part)]
-           : w->part == BL_PART_HEAD ? &c->head_bytes
-                                     : &c->embed_bytes;
+    if (is_apart(c, layer, part))
+        return &c->fixed[pin_of(c, layer, part)];
+    return layer >= 0             ? &c->bytes[(size_t)layer * BL_N_GROUPS + group_of(part)]
+           : part == BL_PART_HEAD ? &c->head_bytes
+                                  : &c->embed_bytes;
 }
 
 /* A tensor that several weights are parts of lies there once. */
@@ -43,7 +90,7 @@ static enum bl_status count_weights(struct bl_costs *c, const struct bl_model *m
         return bl_fail(BL_ENOMEM, "out of memory while counting weights");
     for (uint32_t i = 0; i < m->n_weights; i++) {
         const struct bl_weight *w = &m->weight[i];
-        uint64_t *at = bytes_at(c, w);
+        uint64_t *at = bytes_at(c, w->layer, w->part);
         if (seen[w->tensor] != at)
             *at += bl_align_up(bl_gguf_tensor(m->gguf, w->tensor)->bytes, TENSOR_ALIGN);
         seen[w->tensor] = at;
@@ -59,22 +106,38 @@ static void count_state(struct bl_costs *c, const struct bl_model *m, const stru
     const struct bl_shape s = bl_plan_bucket(p, p->ubatch_tokens, 1);
 
     for (uint32_t i = 0; i < m->n_states; i++)
-        c->bytes[(size_t)m->state[i].layer * BL_N_GROUPS + BL_GROUP_REST] +=
+        *bytes_at(c, m->state[i].layer, BL_PART_STATE) +=
             bl_align_up(bl_state_bytes(&m->state[i], &s), TENSOR_ALIGN);
 }
 
 /* ---- time ---- */
 
-static void price_node(struct bl_costs *c, const struct bl_graph *g, const struct bl_node *n,
-                       const struct bl_work *w, const struct bl_pricing *price, unsigned phase)
+static void price_node(struct bl_costs *c, const struct bl_node *n, const struct bl_work *w,
+                       const struct bl_pricing *price, unsigned phase)
 {
-    (void)g;
+    const bool apart = is_apart(c, n->layer, n->part);
+
     for (uint16_t d = 0; d < c->n_devices; d++) {
-        const double ns = bl_work_ns(&price[d], w) + bl_node_fixed_ns(&price[d]);
+        const struct bl_pricing *p = &price[apart ? pin_of(c, n->layer, n->part) : d];
+        const double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
         if (n->layer >= 0)
             c->ns[phase][bl_cost_at(c, (uint32_t)n->layer, group_of(n->part), d)] += ns;
         else if (n->part == BL_PART_HEAD)
             c->head_ns[phase][d] += ns;
+    }
+}
+
+static void price_sent(struct bl_costs *c, const struct bl_node *n, const struct bl_work *w,
+                       const struct bl_machine *machine, const struct bl_pricing *price)
+{
+    for (uint32_t i = 0; i < machine->n_links; i++) {
+        const struct bl_link *l = &machine->link[i];
+        if (l->a != 0 && l->b != 0)
+            continue;
+        const uint16_t d = l->a ? l->a : l->b;
+        const bool measured = (l->a == 0 ? l->ab_measured_bps : l->ba_measured_bps) > 0;
+        c->ns[BL_SENT][(size_t)n->layer * c->n_devices + d] =
+            bl_stream_ns(&price[d], w, bl_link_bps(l, 0), measured);
     }
 }
 
@@ -85,6 +148,21 @@ static void price_layers(struct bl_costs *c, const struct bl_model *m,
         for (uint16_t d = 0; d < c->n_devices; d++)
             c->ns[phase][bl_cost_at(c, l, BL_GROUP_REST, d)] +=
                 bl_layer_fixed_ns(&price[d], m, (int)l, n_tok);
+}
+
+/* There and back again, for every part that is apart from its group. */
+static void price_apart(struct bl_costs *c, unsigned phase)
+{
+    static const uint8_t parts[] = {BL_PART_ATTN, BL_PART_STATE, BL_PART_FFN};
+    const double *cross = c->cross_ns[phase];
+
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (size_t i = 0; i < sizeof parts; i++)
+            for (uint16_t d = 0; is_apart(c, (int)l, parts[i]) && d < c->n_devices; d++) {
+                const uint16_t p = pin_of(c, (int)l, parts[i]);
+                c->ns[phase][bl_cost_at(c, l, BL_GROUP_REST, d)] +=
+                    cross[d * c->n_devices + p] + cross[p * c->n_devices + d];
+            }
 }
 
 static void price_index(struct bl_costs *c, const struct bl_graph *g,
@@ -99,6 +177,7 @@ static void price_index(struct bl_costs *c, const struct bl_graph *g,
                 bl_index_ns(&price[d], ctx) / n;
 }
 
+/* Whoever is crossed to starts anew. */
 static void price_crossings(struct bl_costs *c, const struct bl_model *m,
                             const struct bl_machine *machine, const struct bl_pricing *price,
                             unsigned phase, uint32_t n_tok)
@@ -111,7 +190,7 @@ static void price_crossings(struct bl_costs *c, const struct bl_model *m,
             c->cross_ns[phase][(size_t)a * c->n_devices + b] =
                 a == b ? 0
                        : bl_crossing_ns(price, machine, a, b) + latency +
-                             (bps > 0 ? bytes / bps * 1e9 : 0);
+                             machine->device[b].launch_ns + (bps > 0 ? bytes / bps * 1e9 : 0);
         }
 }
 
@@ -127,11 +206,14 @@ static enum bl_status price_phase(struct bl_costs *c, const struct bl_model *m,
     for (uint32_t i = 0; !st && i < g.n_nodes; i++) {
         struct bl_work w;
         bl_work_count(&w, &g, &g.nodes[i], s.n_tok, depth);
-        price_node(c, &g, &g.nodes[i], &w, price, phase);
+        price_node(c, &g.nodes[i], &w, price, phase);
+        if (phase == BL_PREFILL && g.nodes[i].op == BL_OP_EXPERTS)
+            price_sent(c, &g.nodes[i], &w, machine, price);
     }
     if (!st) {
         price_layers(c, m, price, phase, s.n_tok);
         price_crossings(c, m, machine, price, phase, s.n_tok);
+        price_apart(c, phase);
         if (phase == BL_DECODE)
             price_index(c, &g, price, (double)depth);
     }
@@ -139,21 +221,53 @@ static enum bl_status price_phase(struct bl_costs *c, const struct bl_model *m,
     return st;
 }
 
+void bl_costs_blend(struct bl_costs *c, const double ns[BL_N_PHASES], enum bl_phase prefill,
+                    double weight)
+{
+    const double one = (1 - weight) / ns[BL_DECODE], many = weight / ns[prefill];
+    const size_t n_dev = c->n_devices, cells = (size_t)c->n_layers * BL_N_GROUPS * n_dev;
+
+    for (size_t i = 0; i < cells; i++)
+        c->blend[i] = one * c->ns[BL_DECODE][i] + many * c->ns[BL_PREFILL][i];
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (uint16_t d = 0; d < n_dev; d++) {
+            const double sent = c->ns[BL_SENT][l * n_dev + d];
+            const size_t host = bl_cost_at(c, l, BL_GROUP_EXPERTS, 0);
+            c->blend_sent[l * n_dev + d] = prefill == BL_SENT && sent > 0
+                                               ? one * c->ns[BL_DECODE][host] + many * sent
+                                               : c->blend[host];
+        }
+    for (size_t i = 0; i < n_dev; i++)
+        c->blend_head[i] = one * c->head_ns[BL_DECODE][i] + many * c->head_ns[BL_PREFILL][i];
+    for (size_t i = 0; i < n_dev * n_dev; i++)
+        c->blend_cross[i] = one * c->cross_ns[BL_DECODE][i] + many * c->cross_ns[BL_PREFILL][i];
+}
+
+/* ---- the whole ---- */
+
 static enum bl_status allocate(struct bl_costs *c)
 {
-    const size_t cells = (size_t)c->n_layers * BL_N_GROUPS * c->n_devices;
+    const size_t n_dev = c->n_devices, groups = (size_t)c->n_layers * BL_N_GROUPS;
     bool ok = true;
 
     for (unsigned p = 0; p < BL_N_PHASES; p++) {
-        c->ns[p] = bl_calloc(cells + 1, sizeof *c->ns[p]);
-        c->head_ns[p] = bl_calloc(c->n_devices, sizeof *c->head_ns[p]);
-        c->cross_ns[p] = bl_calloc((size_t)c->n_devices * c->n_devices, sizeof *c->cross_ns[p]);
+        c->ns[p] = bl_calloc(groups * n_dev + 1, sizeof *c->ns[p]);
+        c->head_ns[p] = bl_calloc(n_dev, sizeof *c->head_ns[p]);
+        c->cross_ns[p] = bl_calloc(n_dev * n_dev, sizeof *c->cross_ns[p]);
         ok = ok && c->ns[p] && c->head_ns[p] && c->cross_ns[p];
     }
-    c->bytes = bl_calloc((size_t)c->n_layers * BL_N_GROUPS + 1, sizeof *c->bytes);
-    c->compute = bl_calloc(c->n_devices, sizeof *c->compute);
-    c->budget = bl_calloc(c->n_devices, sizeof *c->budget);
-    return ok && c->bytes && c->compute && c->budget
+    c->blend = bl_calloc(groups * n_dev + 1, sizeof *c->blend);
+    c->blend_sent = bl_calloc(c->n_layers * n_dev + 1, sizeof *c->blend_sent);
+    c->blend_head = bl_calloc(n_dev, sizeof *c->blend_head);
+    c->blend_cross = bl_calloc(n_dev * n_dev, sizeof *c->blend_cross);
+    c->bytes = bl_calloc(groups + 1, sizeof *c->bytes);
+    c->fixed = bl_calloc(n_dev, sizeof *c->fixed);
+    c->compute = bl_calloc(n_dev, sizeof *c->compute);
+    c->budget = bl_calloc(n_dev, sizeof *c->budget);
+    c->pin = bl_calloc(groups + 1, sizeof *c->pin);
+    c->open = bl_calloc(n_dev, sizeof *c->open);
+    ok = ok && c->blend && c->blend_sent && c->blend_head && c->blend_cross && c->bytes && c->fixed;
+    return ok && c->compute && c->budget && c->pin && c->open
                ? BL_OK
                : bl_fail(BL_ENOMEM, "out of memory while pricing %u layers", c->n_layers);
 }
@@ -166,12 +280,13 @@ static enum bl_status fill(struct bl_costs *c, const struct bl_model *m,
     struct bl_pricing *price = bl_calloc(c->n_devices, sizeof *price);
     enum bl_status st = price ? BL_OK : bl_fail(BL_ENOMEM, "out of memory while pricing");
 
+    read_pins(c, machine);
     bl_cost_table_init(&committed);
     for (uint32_t d = 0; !st && d < c->n_devices; d++) {
         bl_pricing_init(&price[d], &machine->device[d], m, p, opt->table ? opt->table : &committed);
         c->budget[d] = bl_device_budget(&machine->device[d], opt->reserve_bytes);
     }
-    for (unsigned phase = 0; !st && phase < BL_N_PHASES; phase++)
+    for (unsigned phase = BL_DECODE; !st && phase <= BL_PREFILL; phase++)
         st = price_phase(c, m, machine, p, price, phase, opt->depth_tokens);
     free(price);
     if (!st)
@@ -185,7 +300,10 @@ enum bl_status bl_costs_make(struct bl_costs *out, const struct bl_model *m,
                              const struct bl_machine *machine, const struct bl_plan *p,
                              const struct bl_search_options *opt)
 {
-    struct bl_costs c = {.n_layers = m->hp.n_layer, .n_devices = machine->n_devices};
+    struct bl_costs c = {.n_layers = m->hp.n_layer,
+                         .n_devices = machine->n_devices,
+                         .tied = m->tied_output,
+                         .pins = opt->pins};
     enum bl_status st = allocate(&c);
 
     if (!st)
@@ -204,8 +322,15 @@ void bl_costs_finish(struct bl_costs *c)
         free(c->head_ns[p]);
         free(c->cross_ns[p]);
     }
+    free(c->blend);
+    free(c->blend_sent);
+    free(c->blend_head);
+    free(c->blend_cross);
     free(c->bytes);
+    free(c->fixed);
     free(c->compute);
     free(c->budget);
+    free(c->pin);
+    free(c->open);
     *c = (struct bl_costs){0};
 }

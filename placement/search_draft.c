@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Candidates: filled, counted, improved, all on cached costs. */
+/* Candidates: counted, scored and filled, all on cached costs. */
 #include "search_impl.h"
 
 #include "mem.h"
@@ -8,19 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint16_t *at(const struct bl_draft *d, uint32_t layer, enum bl_group g)
+static uint16_t *cell(const struct bl_draft *d, uint32_t layer, unsigned group)
 {
-    return &d->at[layer * BL_N_GROUPS + g];
+    return &d->at[(size_t)layer * BL_N_GROUPS + group];
 }
 
-static uint64_t bytes_of(const struct bl_costs *c, uint32_t layer, enum bl_group g)
+static size_t n_cells(const struct bl_costs *c)
 {
-    return c->bytes[(size_t)layer * BL_N_GROUPS + g];
+    return (size_t)c->n_layers * BL_N_GROUPS;
 }
 
 enum bl_status bl_draft_init(struct bl_draft *d, const struct bl_costs *c)
 {
-    *d = (struct bl_draft){.at = bl_calloc((size_t)c->n_layers * BL_N_GROUPS + 1, sizeof *d->at),
+    *d = (struct bl_draft){.at = bl_calloc(n_cells(c) + 1, sizeof *d->at),
                            .used = bl_calloc(c->n_devices, sizeof *d->used)};
     if (d->at && d->used)
         return BL_OK;
@@ -37,28 +37,37 @@ void bl_draft_finish(struct bl_draft *d)
 
 void bl_draft_copy(struct bl_draft *to, const struct bl_draft *from, const struct bl_costs *c)
 {
-    memcpy(to->at, from->at, (size_t)c->n_layers * BL_N_GROUPS * sizeof *to->at);
+    memcpy(to->at, from->at, n_cells(c) * sizeof *to->at);
     memcpy(to->used, from->used, c->n_devices * sizeof *to->used);
     to->score = from->score;
+}
+
+bool bl_draft_same(const struct bl_draft *a, const struct bl_draft *b, const struct bl_costs *c)
+{
+    return !memcmp(a->at, b->at, n_cells(c) * sizeof *a->at);
 }
 
 /* ---- bytes ---- */
 
 static uint16_t head_device(const struct bl_draft *d, const struct bl_costs *c)
 {
-    return *at(d, c->n_layers - 1, BL_GROUP_REST);
+    return c->head_pin != BL_NO_DEVICE ? c->head_pin
+                                       : bl_draft_at(d, c->n_layers - 1, BL_GROUP_REST);
 }
 
 void bl_draft_count(struct bl_draft *d, const struct bl_costs *c)
 {
-    memset(d->used, 0, c->n_devices * sizeof *d->used);
+    const uint16_t head = head_device(d, c);
+
+    memcpy(d->used, c->fixed, c->n_devices * sizeof *d->used);
     for (uint32_t l = 0; l < c->n_layers; l++)
         for (unsigned g = 0; g < BL_N_GROUPS; g++)
-            d->used[*at(d, l, g)] += bytes_of(c, l, g);
-    d->used[head_device(d, c)] += c->head_bytes;
+            d->used[bl_draft_at(d, l, g)] += bl_group_bytes(c, l, g);
+    d->used[head] += bl_head_bytes(c, head);
+    d->used[c->embed_at] += c->embed_bytes;
     for (uint32_t i = 1; i < c->n_devices; i++)
         d->used[i] += d->used[i] ? c->compute[i] : 0;
-    d->used[0] += c->host_bytes + c->embed_bytes + c->compute[0];
+    d->used[0] += c->host_bytes + c->compute[0];
 }
 
 /* A card that shares the host's memory takes from it. */
@@ -77,30 +86,61 @@ bool bl_draft_fits(const struct bl_draft *d, const struct bl_costs *c, const str
 
 /* ---- time ---- */
 
-/* A layer, the way to it from the one before, and what follows the last. */
-static double layer_ns(const struct bl_draft *d, const struct bl_costs *c, enum bl_phase phase,
-                       uint32_t l)
+static double experts_cost(const struct bl_costs *c, uint32_t l, uint16_t h, uint16_t e)
 {
-    const double *cross = c->cross_ns[phase];
-    const uint16_t before = l ? *at(d, l - 1, BL_GROUP_REST) : 0;
-    const uint16_t h = *at(d, l, BL_GROUP_REST), e = *at(d, l, BL_GROUP_EXPERTS);
-    double ns = c->ns[phase][bl_cost_at(c, l, BL_GROUP_REST, h)] +
-                c->ns[phase][bl_cost_at(c, l, BL_GROUP_EXPERTS, e)] +
-                cross[before * c->n_devices + h];
+    const uint32_t n = c->n_devices;
+    return (h && !e ? c->blend_sent[(size_t)l * n + h]
+                    : c->blend[bl_cost_at(c, l, BL_GROUP_EXPERTS, e)]) +
+           c->blend_cross[h * n + e] + c->blend_cross[e * n + h];
+}
 
-    if (bytes_of(c, l, BL_GROUP_EXPERTS))
-        ns += cross[h * c->n_devices + e] + cross[e * c->n_devices + h];
-    if (l + 1 == c->n_layers)
-        ns += c->head_ns[phase][h] + cross[h * c->n_devices];
-    return ns;
+double bl_layer_cost(const struct bl_draft *d, const struct bl_costs *c, uint32_t l)
+{
+    const uint32_t n = c->n_devices;
+    const double *cross = c->blend_cross;
+    const uint16_t before = l ? bl_draft_at(d, l - 1, BL_GROUP_REST) : c->embed_at;
+    const uint16_t h = bl_draft_at(d, l, BL_GROUP_REST), e = bl_draft_at(d, l, BL_GROUP_EXPERTS);
+    double cost = c->blend[bl_cost_at(c, l, BL_GROUP_REST, h)] + cross[before * n + h];
+
+    if (bl_group_bytes(c, l, BL_GROUP_EXPERTS))
+        cost += experts_cost(c, l, h, e);
+    if (l + 1 == c->n_layers) {
+        const uint16_t head = head_device(d, c);
+        cost += c->blend_head[head] + cross[h * n + head] + cross[head * n];
+    }
+    return cost;
+}
+
+void bl_draft_score(struct bl_draft *d, const struct bl_costs *c)
+{
+    d->score = 0;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        d->score += bl_layer_cost(d, c, l);
 }
 
 double bl_draft_ns(const struct bl_draft *d, const struct bl_costs *c, enum bl_phase phase)
 {
+    const unsigned p = phase == BL_DECODE ? BL_DECODE : BL_PREFILL;
+    const double *cross = c->cross_ns[p];
+    const uint16_t head = head_device(d, c);
+    const uint32_t n = c->n_devices;
+    uint16_t before = c->embed_at;
     double ns = 0;
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        ns += layer_ns(d, c, phase, l);
-    return ns;
+
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const uint16_t h = bl_draft_at(d, l, BL_GROUP_REST),
+                       e = bl_draft_at(d, l, BL_GROUP_EXPERTS);
+        const double sent = c->ns[BL_SENT][(size_t)l * n + h];
+        ns += c->ns[p][bl_cost_at(c, l, BL_GROUP_REST, h)] + cross[before * n + h];
+        before = h;
+        if (!bl_group_bytes(c, l, BL_GROUP_EXPERTS))
+            continue;
+        ns += phase == BL_SENT && h && !e && sent > 0
+                  ? sent
+                  : c->ns[p][bl_cost_at(c, l, BL_GROUP_EXPERTS, e)];
+        ns += cross[h * n + e] + cross[e * n + h];
+    }
+    return ns + c->head_ns[p][head] + cross[before * n + head] + cross[head * n];
 }
 
 double bl_plan_score(double decode_ns, double prefill_ns, double prefill_weight)
@@ -108,38 +148,27 @@ double bl_plan_score(double decode_ns, double prefill_ns, double prefill_weight)
     return pow(decode_ns, 1 - prefill_weight) * pow(prefill_ns, prefill_weight);
 }
 
-static double score(const struct bl_draft *d, const struct bl_costs *c, double weight)
-{
-    return bl_plan_score(bl_draft_ns(d, c, BL_DECODE), bl_draft_ns(d, c, BL_PREFILL), weight);
-}
+/* ---- as a plan ---- */
 
-void bl_draft_to_plan(const struct bl_draft *d, struct bl_plan *p)
+void bl_draft_to_plan(const struct bl_draft *d, const struct bl_costs *c, struct bl_plan *p)
 {
-    const uint16_t last = *at(d, p->n_layers - 1, BL_GROUP_REST);
+    const size_t n = (size_t)(p->n_layers + 1) * BL_N_PARTS;
 
     for (uint32_t l = 0; l < p->n_layers; l++)
         for (unsigned part = 0; part < BL_N_PARTS; part++)
             p->slot[l * BL_N_PARTS + part] =
-                *at(d, l, part == BL_PART_EXPERTS ? BL_GROUP_EXPERTS : BL_GROUP_REST);
+                bl_draft_at(d, l, part == BL_PART_EXPERTS ? BL_GROUP_EXPERTS : BL_GROUP_REST);
     for (unsigned part = 0; part < BL_N_PARTS; part++)
-        p->slot[p->n_layers * BL_N_PARTS + part] = part == BL_PART_HEAD ? last : 0;
+        p->slot[p->n_layers * BL_N_PARTS + part] = part == BL_PART_HEAD    ? head_device(d, c)
+                                                   : part == BL_PART_EMBED ? c->embed_at
+                                                                           : 0;
+    for (size_t i = 0; c->pins && i < n; i++)
+        if (c->pins->at[i] != BL_NO_DEVICE)
+            p->slot[i] = c->pins->at[i];
+    p->n_ranges = 0;
 }
 
 /* ---- filling ---- */
-
-/* Beside cards with memory of their own, those that live in the host's are left out: they would
- * take its memory for the sake of little. */
-static bool is_usable(const struct bl_machine *m, uint16_t d)
-{
-    const struct bl_machine_device *md = &m->device[d];
-    bool dedicated = false;
-
-    for (uint32_t i = 1; i < m->n_devices; i++)
-        dedicated = dedicated || (m->device[i].kind == BL_KIND_GPU &&
-                                  m->device[i].mem_kind == BL_MEMORY_DEDICATED);
-    return md->kind == BL_KIND_GPU && md->usable_bytes &&
-           !(dedicated && (md->integrated || md->mem_kind == BL_MEMORY_UNIFIED));
-}
 
 static bool ranks_before(const struct bl_machine *m, uint16_t a, uint16_t b)
 {
@@ -151,12 +180,12 @@ static bool ranks_before(const struct bl_machine *m, uint16_t a, uint16_t b)
     return x->usable_bytes != y->usable_bytes ? x->usable_bytes > y->usable_bytes : a < b;
 }
 
-uint32_t bl_rank_cards(const struct bl_machine *m, uint16_t *card)
+uint32_t bl_rank_cards(const struct bl_costs *c, const struct bl_machine *m, uint16_t *card)
 {
     uint32_t n = 0;
 
     for (uint16_t d = 1; d < m->n_devices; d++) {
-        if (!is_usable(m, d))
+        if (!c->open[d])
             continue;
         uint32_t i = n++;
         for (; i && ranks_before(m, d, card[i - 1]); i--)
@@ -168,7 +197,8 @@ uint32_t bl_rank_cards(const struct bl_machine *m, uint16_t *card)
 
 static uint64_t room(const struct bl_costs *c, uint16_t d)
 {
-    return c->budget[d] > c->compute[d] ? c->budget[d] - c->compute[d] : 0;
+    const uint64_t gone = c->compute[d] + c->fixed[d];
+    return c->budget[d] > gone ? c->budget[d] - gone : 0;
 }
 
 /* Runs end where the share of the layers' bytes reaches the share of the cards' room; when all fits
@@ -179,22 +209,30 @@ static void lay_runs(struct bl_draft *d, const struct bl_costs *c, const uint16_
     uint32_t k = 0;
 
     for (uint32_t l = 0; l < c->n_layers; l++)
-        bytes += (double)(bytes_of(c, l, BL_GROUP_REST) + bytes_of(c, l, BL_GROUP_EXPERTS));
+        bytes +=
+            (double)(bl_group_bytes(c, l, BL_GROUP_REST) + bl_group_bytes(c, l, BL_GROUP_EXPERTS));
     for (uint32_t i = 0; i < n; i++)
         all += (double)room(c, card[i]);
     const double scale = bytes > all && all > 0 ? bytes / all : 1;
     end = (double)room(c, card[0]) * scale;
     for (uint32_t l = 0; l < c->n_layers; l++) {
         const double whole =
-            (double)(bytes_of(c, l, BL_GROUP_REST) + bytes_of(c, l, BL_GROUP_EXPERTS));
+            (double)(bl_group_bytes(c, l, BL_GROUP_REST) + bl_group_bytes(c, l, BL_GROUP_EXPERTS));
         const double need = scale > 1 ? whole / 2 : whole;
         while (done + need > end && k + 1 < n) {
             done = scale > 1 ? done : end; /* what is left of a card stays empty */
             end += (double)room(c, card[++k]) * scale;
         }
-        *at(d, l, BL_GROUP_REST) = card[k];
+        *cell(d, l, BL_GROUP_REST) = card[k];
         done += whole;
     }
+}
+
+static void obey_pins(struct bl_draft *d, const struct bl_costs *c)
+{
+    for (size_t i = 0; i < n_cells(c); i++)
+        if (c->pin[i] != BL_NO_DEVICE)
+            d->at[i] = c->pin[i];
 }
 
 static bool has_room(const struct bl_draft *d, const struct bl_costs *c, uint16_t dev,
@@ -209,228 +247,85 @@ static void place(struct bl_draft *d, const struct bl_costs *c, uint16_t dev, ui
     d->used[dev] += bytes + (d->used[dev] || !dev ? 0 : c->compute[dev]);
 }
 
-/* What a layer's experts cost on a device, with the way there and back. */
-static double experts_score(const struct bl_costs *c, uint32_t l, uint16_t h, uint16_t e,
-                            double weight)
-{
-    double ns[BL_N_PHASES];
+struct offer {    /* a layer's experts to a card */
+    double saved; /* for a byte */
+    uint32_t layer;
+    uint16_t card, rank;
+};
 
-    for (unsigned p = 0; p < BL_N_PHASES; p++)
-        ns[p] = c->ns[p][bl_cost_at(c, l, BL_GROUP_EXPERTS, e)] +
-                c->cross_ns[p][h * c->n_devices + e] + c->cross_ns[p][e * c->n_devices + h];
-    return (1 - weight) * ns[BL_DECODE] + weight * ns[BL_PREFILL];
+/* Ties: later layers first, as hand-made plans have it. */
+static int by_saving(const void *a, const void *b)
+{
+    const struct offer *x = a, *y = b;
+
+    if (x->saved > y->saved || x->saved < y->saved)
+        return x->saved > y->saved ? -1 : 1;
+    if (x->layer != y->layer)
+        return x->layer > y->layer ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* The layer and card whose experts save most for their bytes; ties: later layers first, as
- * hand-made plans have it. */
-static bool next_experts(const struct bl_draft *d, const struct bl_costs *c, const uint16_t *card,
-                         uint32_t n, double weight, uint32_t *layer, uint16_t *to)
+static uint32_t make_offers(const struct bl_draft *d, const struct bl_costs *c,
+                            const uint16_t *card, uint32_t n, struct offer *offer)
 {
-    double best = 0;
+    uint32_t n_offers = 0;
 
-    for (uint32_t l = c->n_layers; l-- > 0;) {
-        const uint64_t bytes = bytes_of(c, l, BL_GROUP_EXPERTS);
-        const uint16_t h = *at(d, l, BL_GROUP_REST);
-        if (!bytes || *at(d, l, BL_GROUP_EXPERTS) != 0)
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const uint64_t bytes = bl_group_bytes(c, l, BL_GROUP_EXPERTS);
+        const uint16_t h = bl_draft_at(d, l, BL_GROUP_REST);
+        if (!bytes || c->pin[l * BL_N_GROUPS + BL_GROUP_EXPERTS] != BL_NO_DEVICE)
             continue;
         for (uint32_t i = 0; i < n; i++) {
-            if (!has_room(d, c, card[i], bytes))
-                continue;
             const double saved =
-                (experts_score(c, l, h, 0, weight) - experts_score(c, l, h, card[i], weight)) /
-                (double)bytes;
-            if (saved > best * (1 + 1e-9)) {
-                best = saved;
-                *layer = l;
-                *to = card[i];
-            }
+                (experts_cost(c, l, h, 0) - experts_cost(c, l, h, card[i])) / (double)bytes;
+            if (saved > 0)
+                offer[n_offers++] = (struct offer){saved, l, card[i], (uint16_t)i};
         }
     }
-    return best > 0;
+    qsort(offer, n_offers, sizeof *offer, by_saving);
+    return n_offers;
 }
 
-bool bl_draft_fill(struct bl_draft *d, const struct bl_costs *c, const struct bl_machine *m,
-                   const uint16_t *card, uint32_t n, bool in_runs, double weight)
+/* Where they save most for their bytes, while there is room. */
+static enum bl_status fill_experts(struct bl_draft *d, const struct bl_costs *c,
+                                   const uint16_t *card, uint32_t n)
 {
-    uint32_t l;
-    uint16_t to;
+    struct offer *offer = bl_calloc((size_t)c->n_layers * n + 1, sizeof *offer);
 
-    memset(d->at, 0, (size_t)c->n_layers * BL_N_GROUPS * sizeof *d->at);
+    if (!offer)
+        return bl_fail(BL_ENOMEM, "out of memory for a candidate plan");
+    const uint32_t n_offers = make_offers(d, c, card, n, offer);
+    for (uint32_t i = 0; i < n_offers; i++) {
+        uint16_t *e = cell(d, offer[i].layer, BL_GROUP_EXPERTS);
+        const uint64_t bytes = bl_group_bytes(c, offer[i].layer, BL_GROUP_EXPERTS);
+        if (*e || !has_room(d, c, offer[i].card, bytes))
+            continue;
+        *e = offer[i].card;
+        d->used[0] -= bytes;
+        place(d, c, offer[i].card, bytes);
+    }
+    free(offer);
+    return BL_OK;
+}
+
+enum bl_status bl_draft_fill(struct bl_draft *d, const struct bl_costs *c,
+                             const struct bl_machine *m, const uint16_t *card, uint32_t n,
+                             bool in_runs, bool *fits)
+{
+    memset(d->at, 0, n_cells(c) * sizeof *d->at);
     if (n && in_runs)
         lay_runs(d, c, card, n);
-    for (l = 0; n && !in_runs && l < c->n_layers; l++)
-        *at(d, l, BL_GROUP_REST) = card[0];
+    for (uint32_t l = 0; n && !in_runs && l < c->n_layers; l++)
+        *cell(d, l, BL_GROUP_REST) = card[0];
+    if (n && m->device[card[0]].shares == 0) /* never split: the memory is the same */
+        for (uint32_t l = 0; l < c->n_layers; l++)
+            *cell(d, l, BL_GROUP_EXPERTS) = card[0];
+    obey_pins(d, c);
     bl_draft_count(d, c);
-    if (n && m->device[card[0]].shares == 0)
-        for (l = 0; l < c->n_layers; l++) /* never split: the memory is the same */
-            *at(d, l, BL_GROUP_EXPERTS) = card[0];
-    else
-        while (next_experts(d, c, card, n, weight, &l, &to)) {
-            *at(d, l, BL_GROUP_EXPERTS) = to;
-            d->used[0] -= bytes_of(c, l, BL_GROUP_EXPERTS);
-            place(d, c, to, bytes_of(c, l, BL_GROUP_EXPERTS));
-        }
+    if (n && m->device[card[0]].shares != 0)
+        BL_TRY(fill_experts(d, c, card, n));
     bl_draft_count(d, c);
-    d->score = score(d, c, weight);
-    return bl_draft_fits(d, c, m);
-}
-
-/* ---- improving ---- */
-
-struct improver {
-    struct bl_draft *d;
-    const struct bl_costs *c;
-    const struct bl_machine *m;
-    uint32_t *groups; /* [n_devices] groups with bytes there */
-    double ns[BL_N_PHASES];
-    double weight;
-};
-struct change {
-    uint32_t layer;
-    enum bl_group group;
-    uint16_t to;
-};
-
-static void take(const struct improver *v, uint16_t dev, uint64_t bytes)
-{
-    v->d->used[dev] -= bytes;
-    if (bytes && !--v->groups[dev] && dev)
-        v->d->used[dev] -= v->c->compute[dev];
-}
-
-static void give(const struct improver *v, uint16_t dev, uint64_t bytes)
-{
-    if (bytes && !v->groups[dev]++ && dev)
-        v->d->used[dev] += v->c->compute[dev];
-    v->d->used[dev] += bytes;
-}
-
-/* Makes the change and leaves in it how to take it back. */
-static void apply(const struct improver *v, struct change *change, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        struct change *k = &change[i];
-        uint16_t *cell = at(v->d, k->layer, k->group), was = *cell;
-        uint64_t bytes = bytes_of(v->c, k->layer, k->group);
-        if (k->group == BL_GROUP_REST && k->layer + 1 == v->c->n_layers)
-            bytes += v->c->head_bytes;
-        take(v, was, bytes);
-        give(v, k->to, bytes);
-        *cell = k->to;
-        k->to = was;
-    }
-}
-
-/* What the changed layers and those after them take. */
-static double local_ns(const struct improver *v, const struct change *change, unsigned n,
-                       enum bl_phase phase)
-{
-    double ns = 0;
-
-    for (unsigned i = 0; i < n; i++)
-        for (uint32_t l = change[i].layer; l <= change[i].layer + 1 && l < v->c->n_layers; l++) {
-            bool counted = false;
-            for (unsigned k = 0; k < i; k++)
-                counted = counted || l == change[k].layer || l == change[k].layer + 1;
-            ns += counted ? 0 : layer_ns(v->d, v->c, phase, l);
-        }
-    return ns;
-}
-
-/* Keeps a change that fits and helps. */
-static bool keep_if_better(struct improver *v, struct change *change, unsigned n)
-{
-    double ns[BL_N_PHASES];
-
-    for (unsigned p = 0; p < BL_N_PHASES; p++)
-        ns[p] = v->ns[p] - local_ns(v, change, n, p);
-    apply(v, change, n);
-    if (bl_draft_fits(v->d, v->c, v->m)) {
-        for (unsigned p = 0; p < BL_N_PHASES; p++)
-            ns[p] += local_ns(v, change, n, p);
-        const double now = bl_plan_score(ns[BL_DECODE], ns[BL_PREFILL], v->weight);
-        if (now < v->d->score * (1 - 1e-9)) {
-            memcpy(v->ns, ns, sizeof ns);
-            v->d->score = now;
-            return true;
-        }
-    }
-    apply(v, change, n);
-    return false;
-}
-
-static bool may_be_at(const struct bl_machine *m, uint16_t d)
-{
-    return d == 0 || (is_usable(m, d) && m->device[d].shares != 0);
-}
-
-static bool move_one(struct improver *v, uint32_t l)
-{
-    bool moved = false;
-
-    for (uint16_t dev = 0; dev < v->c->n_devices; dev++) {
-        const bool experts = bytes_of(v->c, l, BL_GROUP_EXPERTS) > 0;
-        if (!may_be_at(v->m, dev))
-            continue;
-        for (unsigned first = 0; first < BL_N_GROUPS; first++)
-            for (unsigned n = 1; n <= BL_N_GROUPS - first; n++) { /* one of them, or both */
-                struct change c[] = {{l, first, dev}, {l, BL_GROUP_EXPERTS, dev}};
-                if (*at(v->d, l, first) == dev || (first + n > BL_GROUP_EXPERTS && !experts))
-                    continue;
-                moved = keep_if_better(v, c, n) || moved;
-            }
-    }
-    return moved;
-}
-
-static bool swap_two(struct improver *v, uint32_t l, uint32_t k)
-{
-    bool moved = false;
-
-    for (unsigned g = 0; g < BL_N_GROUPS; g++)
-        for (unsigned f = 0; f < BL_N_GROUPS; f++) {
-            const uint16_t a = *at(v->d, l, g), b = *at(v->d, k, f);
-            struct change c[] = {{l, g, b}, {k, f, a}};
-            if (a != b && bytes_of(v->c, l, g) && bytes_of(v->c, k, f))
-                moved = keep_if_better(v, c, 2) || moved;
-        }
-    return moved;
-}
-
-static void improve(struct improver *v)
-{
-    enum { PASSES = 6, MOST_APART = 24 };
-
-    for (unsigned pass = 0; pass < PASSES; pass++) {
-        bool moved = false;
-        for (uint32_t l = 0; l < v->c->n_layers; l++) {
-            moved = move_one(v, l) || moved;
-            for (uint32_t k = l + 1; k < v->c->n_layers && k < l + MOST_APART; k++)
-                moved = swap_two(v, l, k) || moved;
-        }
-        if (!moved)
-            return;
-    }
-}
-
-enum bl_status bl_draft_improve(struct bl_draft *d, const struct bl_costs *c,
-                                const struct bl_machine *m, double weight)
-{
-    struct improver v = {.d = d, .c = c, .m = m, .weight = weight};
-
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        if (!may_be_at(m, *at(d, l, BL_GROUP_REST)))
-            return BL_OK;
-    v.groups = bl_calloc(c->n_devices, sizeof *v.groups);
-    if (!v.groups)
-        return bl_fail(BL_ENOMEM, "out of memory for a candidate plan");
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        for (unsigned g = 0; g < BL_N_GROUPS; g++)
-            v.groups[*at(d, l, g)] += bytes_of(c, l, g) > 0;
-    for (unsigned p = 0; p < BL_N_PHASES; p++)
-        v.ns[p] = bl_draft_ns(d, c, p);
-    improve(&v);
-    free(v.groups);
-    bl_draft_count(d, c);
+    bl_draft_score(d, c);
+    *fits = bl_draft_fits(d, c, m);
     return BL_OK;
 }
