@@ -195,8 +195,8 @@ struct bl_progress {                     /* while weights are read */
 };
 enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
 /* 1 AVX2; 2 AVX-512 with VNNI, VBMI, GFNI; 4 NEON with dot products; 8 i8mm; 16 one row at a time; 32 SVE, 256 bits or more;
- * 64 AVX-VNNI; 128 AVX-512 VNNI in 256 bits; 256 AMX */
-enum { BL_CPU_MASK_ALL = 511 };
+ * 64 AVX-VNNI; 128 AVX-512 VNNI in 256 bits; 256 AMX; 512 AVX-512 BF16 */
+enum { BL_CPU_MASK_ALL = 1023 };
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
     /* This machine as `ballast probe` wrote it, or one to plan for, also by its name; NULL: looked at. */

@@ -15,6 +15,7 @@
 #ifndef BL_ATTEND_TILE_H
 #define BL_ATTEND_TILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -79,6 +80,46 @@ struct bl_tile_kernel {
     bl_tile_scores_fn *scores; /* NULL: --exact */
     bl_tile_weights_fn *weights;
     bl_tile_sum_fn *sum;
+};
+
+/* The same in pairs, twice the products of an instruction: scores of 16-bit integers, whose vectors are scaled so that
+ * sums of products fit 31 bits whatever they are; sums of bfloat16. Vectors of nothing above 1e-18 count as zeros; what is
+ * not finite, or above 1e18, makes all scores of a vector no numbers. Vectors and rows of values are padded with zeros to whole pairs. */
+static inline uint32_t bl_pair_padded(uint32_t n)
+{
+    return (n + 1) & ~1u;
+}
+
+/* out[n][padded dk], and what a product of one is worth: q = unit[r] * out[r]; q in powers of two as above */
+typedef void bl_pair_queries_fn(uint32_t dk, uint32_t n, int16_t *out, float *unit, const float *q);
+/* panel[i][32][2] = elements 2 i and 2 i + 1 of 32 rows in their units */
+typedef void bl_pair_keys_fn(uint32_t dk, int16_t *panel, float *unit, const void *base, const uint64_t *row);
+/* out[j][padded dv][2] = rows 2 j and 2 j + 1 of n; returns whether all of it is finite */
+typedef bool bl_pair_values_fn(uint32_t dv, uint32_t n, uint16_t *out, const void *base, const uint64_t *row);
+struct bl_pair_rows {
+    const char *name;
+    bl_pair_keys_fn *keys; /* NULL: not in pairs */
+    bl_pair_values_fn *values;
+};
+
+/* score[r][0..31] = unit of the key * products of the integers, r < n; ahead[dk] */
+typedef void bl_pair_scores_fn(uint32_t dk, uint32_t n, float *score, const int16_t *q, const int16_t *panel,
+                               const float *unit, bl_tile_ahead *ahead);
+/* As bl_tile_weights_fn of unit[r] * score[r][64], in bfloat16 at the front of each row, of which sums are made as well.
+ * max follows the largest score by jumps: weights may be as large as 2^BL_PAIR_SLACK. Returns whether keep differs from 1
+ * for any row. */
+enum { BL_PAIR_SLACK = 8 };
+typedef bool bl_pair_weights_fn(uint32_t n, float *score, const float *unit, struct bl_tile *);
+/* As bl_tile_sum_fn for pairs of keys; of each pair of values the bits of `mask` alone. weight[r] is 2 * BL_TILE_KEYS from
+ * the next; ahead[2 * n_pairs * padded dv / 32], rounded down */
+typedef void bl_pair_sum_fn(uint32_t dv, uint32_t n, uint32_t n_pairs, float *acc, const uint16_t *weight,
+                            const uint16_t *values, const float *keep, uint32_t mask, bl_tile_ahead *ahead);
+struct bl_pair_kernel {
+    const char *name;
+    bl_pair_queries_fn *queries; /* NULL: tiles of floats */
+    bl_pair_scores_fn *scores;
+    bl_pair_weights_fn *weights;
+    bl_pair_sum_fn *sum;
 };
 
 #endif

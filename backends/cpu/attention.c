@@ -96,6 +96,10 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
         a->row_scores = b->dev->kernels.rows[k->type].scores;
         a->row_sum = b->dev->kernels.rows[v->type].sum;
     }
+    if (!a->row_scores && !a->row_sum) {
+        a->pair_keys = b->dev->kernels.pair_rows[k->type].keys;
+        a->pair_values = b->dev->kernels.pair_rows[v->type].values;
+    }
     a->rows_per_seq = k->ne[1];
     a->split = s->split;
     a->tile_rows = s->tile_rows;

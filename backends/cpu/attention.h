@@ -31,6 +31,8 @@ struct bl_cpu_attention_args {
     bl_pv_fn *pv;
     bl_tile_keys_fn *keys;
     bl_tile_values_fn *values;
+    bl_pair_keys_fn *pair_keys; /* NULL: not in pairs */
+    bl_pair_values_fn *pair_values;
     bl_row_scores_fn *row_scores; /* rows are read where they lie; NULL: in panels */
     bl_row_sum_fn *row_sum;
     struct bl_cpu_counter *counter;

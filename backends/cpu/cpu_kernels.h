@@ -92,6 +92,8 @@ struct bl_cpu_kernels {
     const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name,
         *delta_chunk_name, *conv_name, *relu_sum_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
+    struct bl_pair_rows pair_rows[BL_N_DTYPES]; /* the same types or none */
+    struct bl_pair_kernel pair;
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
     /* x[j] = exp(x[j] - max) for all j, returns the sum; max is the largest x or given */
@@ -130,6 +132,7 @@ enum bl_cpu_flags {
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
 void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
+    BL_CPU_BF16 = 1 << 9,    /* with AVX512: products of bfloat16: Zen 4, Sapphire Rapids and later */
 void bl_cpu_exact(struct bl_cpu_kernels *);                     /* the float reference: laws are all F32 */
 
 void bl_cpu_scalar(struct bl_cpu_kernels *);                    /* fills every entry: the specification */
@@ -142,6 +145,7 @@ void bl_cpu_amx(struct bl_cpu_kernels *);                       /* over bl_cpu_a
 bool bl_cpu_amx_works(void);                                    /* a product of tiles; only where tiles may be used */
 void bl_cpu_neon(struct bl_cpu_kernels *);
 void bl_cpu_i8mm(struct bl_cpu_kernels *);
+void bl_cpu_avx512_bf16(struct bl_cpu_kernels *);               /* over bl_cpu_avx512 */
 void bl_cpu_sve(struct bl_cpu_kernels *);
 
 #endif

@@ -64,6 +64,7 @@ unsigned bl_cpu_flags(void)
         TILES = 1 << 17 | 1 << 18,
         AMX = 1 << 24 | 1 << 25, /* tiles and their products of bytes, of leaf 7, EDX */
         AVX_VNNI = 1 << 4,       /* of leaf 7, subleaf 1, EAX */
+        AVX512_BF16 = 1 << 5,    /* the same */
         LEAF7_ECX = bit_AVX512VBMI | bit_GFNI | bit_AVX512VNNI,
     };
     const struct cpuid a = cpuid(1, 0), b = cpuid(7, 0), c = cpuid(7, 1);
@@ -83,6 +84,8 @@ unsigned bl_cpu_flags(void)
         flags |= BL_CPU_AVX512;
     if ((flags & BL_CPU_AVX512) && is_zen5(a.eax))
         flags |= BL_CPU_ONE_STREAM;
+    if ((flags & BL_CPU_AVX512) && has(c.eax, AVX512_BF16))
+        flags |= BL_CPU_BF16;
     if ((flags & BL_CPU_AVX512) && has(saved, TILES) && has(b.edx, AMX) && may_use_tiles() &&
         bl_cpu_amx_works())
         flags |= BL_CPU_AMX;
@@ -127,6 +130,8 @@ void bl_cpu_select(struct bl_cpu_kernels *kernels, unsigned flags)
         bl_cpu_avx512(kernels);
     if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_ONE_STREAM))
         bl_cpu_avx512_one(kernels);
+    if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_BF16))
+        bl_cpu_avx512_bf16(kernels);
     if ((flags & BL_CPU_AVX512) && (flags & BL_CPU_AMX))
         bl_cpu_amx(kernels);
 #endif
@@ -166,7 +171,8 @@ static void name_flags(char text[64], unsigned flags)
                  {BL_CPU_SVE, "sve"},
                  {BL_CPU_AVXVNNI, "avx-vnni"},
                  {BL_CPU_VNNI256, "vnni-256"},
-                 {BL_CPU_AMX, "amx"}};
+                 {BL_CPU_AMX, "amx"},
+                 {BL_CPU_BF16, "bf16"}};
     size_t n = 0;
     for (size_t i = 0; i < BL_COUNT(names); i++)
         if (flags & names[i].flag)

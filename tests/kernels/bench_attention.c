@@ -117,6 +117,9 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     if (s->n_tok == 1 && s->group <= 16) {
         a->row_scores = c->now->rows[s->type].scores;
         a->row_sum = c->now->rows[s->type].sum;
+    } else {
+        a->pair_keys = c->now->pair_rows[s->type].keys;
+        a->pair_values = c->now->pair_rows[s->type].values;
     }
     a->counter = &r->counter;
     a->done = r->all_done;

@@ -19,12 +19,13 @@ enum subject_kind {
     DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
     SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK, RELU_SUM,
     TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM,
-    ROW_SCORES, ROW_SUM
+    ROW_SCORES, ROW_SUM,
+    PAIR_KEYS, PAIR_VALUES, PAIR_QUERIES, PAIR_SCORES, PAIR_WEIGHTS, PAIR_SUM
 };
 struct subject {
     char name[80];  /* "dot_q4_k_act_4__avx512", "qk.kv_f16_f32_4__avx512", "axpy.add_f32_f32_16__avx512" */
     enum subject_kind kind;
-    enum bl_dtype type; /* of DOT, PANEL, QK, PV, TILE_KEYS, TILE_VALUES, ROW_* */
+    enum bl_dtype type; /* of DOT, PANEL, FOLD, QK, PV, TILE_KEYS, TILE_VALUES, ROW_*, PAIR_KEYS, PAIR_VALUES */
     void (*fn)(void);   /* for comparing entries, never called */
 };
 enum { MAX_SUBJECTS = 4 * BL_N_DTYPES + 64 };
@@ -40,7 +41,7 @@ struct shape {
     uint32_t k;     /* elements of a row or vector */
     uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state; queries of a tile */
     uint32_t pad;   /* bytes between rows */
-    uint32_t place; /* DOT: what `next` is; PANEL: tokens; TILE_SUM, ROW_*: keys - 1; vectors: 1 = the output is the first input */
+    uint32_t place; /* DOT: what `next` is; PANEL, FOLD: tokens; TILE_SUM, ROW_*, PAIR_SUM: keys - 1; vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
 };
 struct memory; /* guarded regions */
@@ -72,6 +73,7 @@ bool check_delta(struct context *, const struct subject *, const struct shape *)
 bool check_tile(struct context *, const struct subject *, const struct shape *);
 
 bool check_chunk(struct context *, const struct subject *, const struct shape *);
+bool check_pair(struct context *, const struct subject *, const struct shape *); /* shapes as tiles */
 bool check_conv(struct context *, const struct subject *, const struct shape *); /* MIX as well */
 void check_relu_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 bool check_relu(struct context *, const struct subject *, const struct shape *);
@@ -98,12 +100,20 @@ void check_fill_weights(struct context *, enum bl_dtype, uint8_t *row, uint32_t 
 
 /* ---- guarded memory ---- */
 
+/* Rows of the subject's type, each at row[j] from base, in REGION_W and REGION_ROWS. */
+const uint64_t *check_rows_of(struct context *, const struct subject *, const struct shape *, uint32_t n, uint8_t **base);
+/* Tiles that have seen nothing yet, something larger or something smaller; rows that may look at all, at some, at none. */
+struct bl_tile check_tile_state(struct context *, uint32_t n);
+void check_fill_scores(struct context *, float *score, uint32_t n, uint32_t fill);
+
 enum region { REGION_W, REGION_X, REGION_Y, REGION_Z, REGION_ROWS, REGION_OUT, N_REGIONS };
 struct memory *memory_open(void); /* ends the program when there is no memory */
 /* `bytes` that end at a guard page, or begin behind one where from_start; filled with poison. */
 void *memory_take(struct memory *, enum region, size_t bytes, bool from_start);
 /* Whether everything of the region around the last taken bytes is still poison. */
 bool memory_frame_intact(const struct memory *, enum region);
+/* Aligned to 64 bytes, and so is the size, so that it may end at the guard page as well. */
+void *check_aligned(struct context *, enum region, size_t bytes);
 bool memory_is_poison(const void *p, size_t bytes);
 enum { MEMORY_REGION_BYTES = 1 << 20 };
 

@@ -33,11 +33,14 @@ void check_tile_shapes(struct context *c, const struct subject *s, bool quick, v
     }
 }
 
-/* Buffers of the caller are 64-byte aligned: their size is a multiple, so that they end at the
- * guard page as well. */
+void *check_aligned(struct context *c, enum region which, size_t bytes)
+{
+    return memory_take(c->mem, which, (bytes + 63) / 64 * 64, check_random(c) & 1);
+}
+
 static float *take_aligned(struct context *c, enum region which, size_t n)
 {
-    return memory_take(c->mem, which, (n * sizeof(float) + 63) / 64 * 64, check_random(c) & 1);
+    return check_aligned(c, which, n * sizeof(float));
 }
 
 static bool same_bits(const float *a, const float *b, size_t n)
@@ -47,8 +50,8 @@ static bool same_bits(const float *a, const float *b, size_t n)
 
 /* ---- rows ---- */
 
-static const uint64_t *make_rows(struct context *c, const struct subject *s,
-                                 const struct shape *shape, uint32_t n, uint8_t **base)
+const uint64_t *check_rows_of(struct context *c, const struct subject *s, const struct shape *shape,
+                              uint32_t n, uint8_t **base)
 {
     const size_t bytes = (size_t)bl_dtype_row_bytes(s->type, shape->k), stride = bytes + shape->pad;
     const bool from_start = check_random(c) & 1;
@@ -65,7 +68,7 @@ static bool check_rows(struct context *c, const struct subject *s, const struct 
 {
     static BL_ALIGNED(64) float want[MAX_K * BL_TILE_PANEL];
     uint8_t *base;
-    const uint64_t *row = make_rows(c, s, shape, BL_TILE_PANEL, &base);
+    const uint64_t *row = check_rows_of(c, s, shape, BL_TILE_PANEL, &base);
     const bool keys = s->kind == TILE_KEYS;
     const uint32_t n = shape->rows * 4 - shape->place % 3;
     const size_t all =
@@ -129,7 +132,7 @@ static struct bl_tile_source take_source(struct context *c, const struct subject
     static uint64_t nobodys[BL_TILE_KEYS]; /* memory: never a fault */
     uint8_t *base;
     struct bl_tile_source from = {.n_keys = shape->place + 1};
-    from.row = make_rows(c, s, shape, from.n_keys, &base);
+    from.row = check_rows_of(c, s, shape, from.n_keys, &base);
     from.base = base;
     for (uint32_t j = 0; j < from.n_keys; j++, decoded += shape->k) {
         nobodys[j] = 4096 * (uint64_t)j;
@@ -214,9 +217,7 @@ static bool check_row_sum(struct context *c, const struct subject *s, const stru
 
 /* ---- weights ---- */
 
-/* Tiles that have seen nothing yet, something larger or something smaller; rows that may look at
- * all, at some, at none. */
-static struct bl_tile make_tile(struct context *c, uint32_t n)
+struct bl_tile check_tile_state(struct context *c, uint32_t n)
 {
     struct bl_tile t = {.max = {0}};
     for (uint32_t r = 0; r < n; r++) {
@@ -229,7 +230,7 @@ static struct bl_tile make_tile(struct context *c, uint32_t n)
     return t;
 }
 
-static void fill_scores(struct context *c, float *score, uint32_t n, uint32_t fill)
+void check_fill_scores(struct context *c, float *score, uint32_t n, uint32_t fill)
 {
     const float limit = fill == FILL_LARGE ? 400 : fill == FILL_TINY ? 1e-3f : 12;
     for (uint32_t i = 0; i < n; i++) {
@@ -254,9 +255,9 @@ static bool check_weights(struct context *c, const struct shape *shape)
     static BL_ALIGNED(64) float want[ALL], alone[BL_TILE_KEYS];
     const uint32_t n = shape->rows;
     float *got = take_aligned(c, REGION_OUT, (size_t)n * BL_TILE_KEYS);
-    const struct bl_tile before = make_tile(c, n);
+    const struct bl_tile before = check_tile_state(c, n);
     struct bl_tile ref = before, now = before;
-    fill_scores(c, got, n * BL_TILE_KEYS, shape->fill);
+    check_fill_scores(c, got, n * BL_TILE_KEYS, shape->fill);
     memcpy(want, got, n * BL_TILE_KEYS * sizeof *want);
     const uint32_t chosen = shape->place % n;
     struct bl_tile one = {.max = {before.max[chosen]},

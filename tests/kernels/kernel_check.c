@@ -64,6 +64,10 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         add_subject(out, &n, ROW_SUM, t, "sum.", k->rows[t].name, (any_fn *)k->rows[t].sum);
     }
     const struct {
+        add_subject(out, &n, PAIR_KEYS, t, "keys.", k->pair_rows[t].name,
+                    (any_fn *)k->pair_rows[t].keys);
+        add_subject(out, &n, PAIR_VALUES, t, "values.", k->pair_rows[t].name,
+                    (any_fn *)k->pair_rows[t].values);
         enum subject_kind kind;
         const char *prefix, *name;
         any_fn *fn;
@@ -90,6 +94,10 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {TILE_SUM, "sum.", k->tile.name, (any_fn *)k->tile.sum},
     };
     for (size_t i = 0; i < BL_COUNT(others); i++)
+        {PAIR_QUERIES, "queries.", k->pair.name, (any_fn *)k->pair.queries},
+        {PAIR_SCORES, "scores.", k->pair.name, (any_fn *)k->pair.scores},
+        {PAIR_WEIGHTS, "weights.", k->pair.name, (any_fn *)k->pair.weights},
+        {PAIR_SUM, "sum.", k->pair.name, (any_fn *)k->pair.sum},
         add_subject(out, &n, others[i].kind, BL_F32, others[i].prefix, others[i].name,
                     others[i].fn);
     return n;
@@ -171,6 +179,8 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
         return check_relu(c, s, shape);
     if (s->kind >= TILE_KEYS)
         return check_tile(c, s, shape);
+    if (s->kind >= PAIR_KEYS)
+        return check_pair(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
 }
 
@@ -338,6 +348,7 @@ static int usage(int code)
         "              129 and VNNI in 256 bits, 3 AVX2 and AVX-512, 19 and one row at a time,\n"
         "              259 and AMX, 1073741827 and AMX in plain C,\n"
         "              4 NEON, 12 NEON and i8mm, 44 and SVE\n"
+        "              515 and bfloat16,\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
@@ -404,6 +415,7 @@ int main(int argc, char **argv)
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | EMULATED_AMX,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_AMX};
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_BF16,
 #endif
     static struct subject before[MAX_SUBJECTS];
     static struct bl_cpu_kernels table;

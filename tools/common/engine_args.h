@@ -58,8 +58,8 @@ int bl_engine_args_describe(const struct bl_report *, const struct bl_engine_arg
 
 #define BL_CPU_MASKS_HELP                                                                          \
     "1 AVX2, 2 AVX-512 with VNNI, VBMI and GFNI, 4 NEON with dot products, 8 i8mm, "               \
-    "16 one row at a time, 32 SVE, 64 AVX-VNNI, 128 AVX-512 VNNI in 256 bits, 256 AMX, sums of "   \
-    "them, 0 none"
+    "16 one row at a time, 32 SVE, 64 AVX-VNNI, 128 AVX-512 VNNI in 256 bits, 256 AMX, "           \
+    "512 AVX-512 BF16, sums of them, 0 none"
 #define BL_EXIT_CODES_HELP                                                                         \
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 does not fit in memory, 4 bad or missing model\n"     \
     "file, 5 device failure, 130 interrupted, 143 terminated."
