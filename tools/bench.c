@@ -19,6 +19,7 @@ enum { MAX_TOKENS = 1 << 24, MAX_THREADS = 1024 };
 
 struct bench_args {
     struct bl_arg_texts model, prompt, gen, pair, depth, batch, ubatch, type_k, type_v, threads;
+    const char *plan;
     int64_t repetitions, delay, cpu_mask;
     int format, format_err, flash_attention, progress;
     bool no_warmup, no_mmap, mlock, exact, no_read_test, profile, verbose;
@@ -49,6 +50,10 @@ static const struct bl_arg test_rows[] = {
 };
 
 static const struct bl_arg how_rows[] = {
+    {"--plan", BL_ARG_TEXT, AT(plan), "FILE",
+     .help = "place everything as this plan of 'ballast plan -o FILE' says; batches, types and "
+             "threads are the "
+             "plan's, its context must hold the rows"},
     {"-r,--repetitions", BL_ARG_INT, AT(repetitions), "N", 1, 10000,
      .help = "timed runs of each row (default 5)"},
     {"--delay", BL_ARG_INT, AT(delay), "SECONDS", 0, 86400,
@@ -86,6 +91,7 @@ struct bench {
     struct bl_report *report;
     const struct bench_args *args;
     struct bl_bench_lists lists;
+    struct bl_plan_settings usual; /* for rows without options; ctx_tokens: of a plan, else 0 */
     struct bl_bench_case *cases;
     size_t n_cases;
     struct bl_bench_table out, err;
@@ -161,24 +167,42 @@ static int out_of_memory(const struct bench *b)
     return BL_EXIT_FAILURE;
 }
 
+/* What rows are without options: of a plan, its own. */
+static int usual_settings(const struct bench *b, struct bl_plan_settings *out)
+{
+    const struct bench_args *a = b->args;
+
+    *out = (struct bl_plan_settings){
+        .batch_tokens = 2048, .ubatch_tokens = 512, .exact = a->exact, .no_mmap = a->no_mmap};
+    snprintf(out->type_k, sizeof out->type_k, "%s", a->exact ? "f32" : "f16");
+    memcpy(out->type_v, out->type_k, sizeof out->type_v);
+    const enum bl_status st = a->plan ? bl_plan_settings_read(out, a->plan) : BL_OK;
+    return st ? bl_report_status(b->report, BL_STAGE_OPEN, st) : BL_EXIT_OK;
+}
+
 static int read_lists(struct bench *b)
 {
     const struct bench_args *a = b->args;
     struct bl_bench_lists *l = &b->lists;
-    const char *kv = a->exact ? "f32" : "f16";
+    const struct bl_plan_settings *u = &b->usual;
+    int code = usual_settings(b, &b->usual);
+
+    if (code)
+        return code;
 
     if (!add_numbers(b, "-p", &a->prompt, 512, 0, MAX_TOKENS, &l->prompt) ||
         !add_numbers(b, "-n", &a->gen, 128, 0, MAX_TOKENS, &l->gen) ||
         !add_numbers(b, "-d", &a->depth, 0, 0, MAX_TOKENS, &l->depth) ||
-        !add_numbers(b, "-b", &a->batch, 2048, 1, 1 << 20, &l->batch) ||
-        !add_numbers(b, "-ub", &a->ubatch, 512, 1, 1 << 20, &l->ubatch) ||
-        !add_numbers(b, "-t", &a->threads, 0, 0, MAX_THREADS, &l->threads) || !add_pairs(b))
+        !add_numbers(b, "-b", &a->batch, u->batch_tokens, 1, 1 << 20, &l->batch) ||
+        !add_numbers(b, "-ub", &a->ubatch, u->ubatch_tokens, 1, 1 << 20, &l->ubatch) ||
+        !add_numbers(b, "-t", &a->threads, u->threads, 0, MAX_THREADS, &l->threads) ||
+        !add_pairs(b))
         return BL_EXIT_USAGE;
-    if (!add_words(b, &a->model, "", &l->model) || !add_words(b, &a->type_k, kv, &l->type_k) ||
-        !add_words(b, &a->type_v, kv, &l->type_v))
+    if (!add_words(b, &a->model, "", &l->model) ||
+        !add_words(b, &a->type_k, u->type_k, &l->type_k) ||
+        !add_words(b, &a->type_v, u->type_v, &l->type_v))
         return out_of_memory(b);
-    const int code = choose_threads(b);
-    if (code)
+    if ((code = choose_threads(b)))
         return code;
     if (!bl_bench_cases(l, &b->cases, &b->n_cases))
         return out_of_memory(b);
@@ -219,10 +243,11 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.model = c->model;
     e.type_k = c->type_k;
     e.type_v = c->type_v;
-    e.ctx_tokens = (int64_t)ctx;
+    e.plan_file = a->plan;
+    e.ctx_tokens = a->plan ? 0 : (int64_t)ctx;
     e.batch_tokens = c->batch;
     e.ubatch_tokens = c->ubatch;
-    e.threads = c->threads;
+    e.threads = a->plan && !a->threads.n ? 0 : c->threads; /* a plan has two numbers of them */
     e.cpu_mask = a->cpu_mask;
     e.exact = a->exact;
     e.no_mmap = a->no_mmap;
@@ -259,7 +284,13 @@ static int try_open(struct bench *b, size_t i, uint64_t ctx)
 static int open_engine(struct bench *b, size_t i)
 {
     const uint64_t own = tokens_of(&b->cases[i]), common = common_tokens(b, i);
+    const uint64_t planned = b->usual.ctx_tokens;
 
+    if (planned && own > planned) {
+        bl_report_error(b->report, "a row of %" PRIu64 " tokens; the plan's context holds %" PRIu64,
+                        own, planned);
+        return BL_EXIT_FAILURE;
+    }
     if (b->engine && same_engine(&b->of, &b->cases[i]) && bl_engine_ctx(b->engine) >= own)
         return BL_EXIT_OK;
     close_engine(b);
@@ -458,8 +489,8 @@ int bl_verb_bench(int argc, char **argv)
     }
     if (!code) {
         b.out = (struct bl_bench_table){.format = (enum bl_bench_format)args.format,
-                                        .load = args.no_mmap,
-                                        .exact = args.exact,
+                                        .load = b.usual.no_mmap,
+                                        .exact = b.usual.exact,
                                         .mask = args.cpu_mask >= 0};
         bl_bench_columns(&b.out, b.cases, b.n_cases);
         b.err = b.out;
