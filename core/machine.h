@@ -38,6 +38,15 @@ struct bl_type_rate {
     double decode_bps;
     double macs_per_s[BL_N_RATE_TOKENS];
 };
+/* What steps of other kinds do, all threads of few tokens or of many together. Attention: scores are pairs of a token's
+ * head and a row that it sees, macs what they multiply, values what is read of the cache for them. */
+struct bl_step_rate {
+    double scores_per_s, attend_macs_per_s, cache_values_per_s;
+    double state_values_per_s;    /* of recurrent layers: updated for a token */
+    double moved_bps;             /* activations read and written, element by element */
+    double arranged_per_s;        /* activations made ready for products with a matrix */
+};
+enum bl_step_team { BL_STEP_FEW, BL_STEP_MANY, BL_N_STEP_TEAMS }; /* of up to BL_FEW_TOKENS tokens, of more */
 struct bl_read_rate {             /* what some threads read together */
     uint32_t threads, domains;    /* domains: memory nodes that threads and bytes are spread over */
     double bps;
@@ -89,6 +98,7 @@ struct bl_machine_device {
     /* arithmetic */
     double f32_macs_per_s, f16_macs_per_s, i8_macs_per_s; /* rated */
     struct bl_type_rate rate[BL_N_DTYPES], rate_default;  /* measured; zeroed rows: see bl_type_rate_of */
+    struct bl_step_rate step_rate[BL_N_STEP_TEAMS];       /* measured; zeroed: nothing was */
     /* fixed costs */
     double launch_ns;                 /* to start work and learn that it is done, from the submitting thread */
     double layer_ns;                  /* of a layer so narrow that neither memory nor arithmetic matter, when decoding */

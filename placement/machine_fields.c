@@ -6,6 +6,7 @@ const char *const bl_kind_words[] = {"cpu", "gpu", NULL};
 const char *const bl_memory_words[] = {"host", "dedicated", "unified", NULL};
 const char *const bl_isa_words[] = {"none", "avx2", "avx512", "avx512-vnni", "avx512-vnni-wide", "amx", "neon", "i8mm",
                                     "apple", NULL};
+const char *const bl_step_team_names[BL_N_STEP_TEAMS] = {"few", "many"};
 const char *const bl_hub_words[] = {"switch", "root", "dram", NULL};
 
 /* Bounds keep out what cannot be: a rate or time of 0 is left out of a file, not written in it. */
@@ -60,6 +61,7 @@ static const struct bl_json_field device_rows[] = {
     MACS("f16_macs_per_s", f16_macs_per_s),
     MACS("i8_macs_per_s", i8_macs_per_s),
     OTHER("rates", false),
+    OTHER("step_rates", false),
     NS("launch_ns", launch_ns),
     NS("layer_ns", layer_ns),
     NS("step_ns", step_ns),
@@ -102,6 +104,17 @@ static const struct bl_json_field rate_rows[] = {
     MACS("macs_per_s_8", macs_per_s[0]),
     MACS("macs_per_s_64", macs_per_s[1]),
     MACS("macs_per_s_512", macs_per_s[2]),
+};
+#undef OF
+
+#define OF struct bl_step_rate
+static const struct bl_json_field step_rate_rows[] = {
+    MACS("scores_per_s", scores_per_s),
+    MACS("attend_macs_per_s", attend_macs_per_s),
+    MACS("cache_values_per_s", cache_values_per_s),
+    MACS("state_values_per_s", state_values_per_s),
+    BPS("moved_bps", moved_bps),
+    MACS("arranged_per_s", arranged_per_s),
 };
 #undef OF
 
@@ -161,6 +174,7 @@ TABLE(domain);
 TABLE(reading);
 TABLE(read_rate);
 TABLE(rate);
+TABLE(step_rate);
 TABLE(barrier);
 TABLE(caps);
 TABLE(tile);
@@ -168,6 +182,7 @@ TABLE(link);
 TABLE(hub);
 /* clang-format on */
 const struct bl_machine_fields *const bl_fields_all[] = {
-    &bl_fields_machine,   &bl_fields_device, &bl_fields_domain,  &bl_fields_reading,
-    &bl_fields_read_rate, &bl_fields_rate,   &bl_fields_barrier, &bl_fields_caps,
-    &bl_fields_tile,      &bl_fields_link,   &bl_fields_hub,     NULL};
+    &bl_fields_machine,   &bl_fields_device, &bl_fields_domain,    &bl_fields_reading,
+    &bl_fields_read_rate, &bl_fields_rate,   &bl_fields_step_rate, &bl_fields_barrier,
+    &bl_fields_caps,      &bl_fields_tile,   &bl_fields_link,      &bl_fields_hub,
+    NULL};

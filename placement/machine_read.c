@@ -80,6 +80,23 @@ static enum bl_status read_rates(const struct bl_json *device, struct bl_machine
     return BL_OK;
 }
 
+static enum bl_status read_step_rates(const struct bl_json *device, struct bl_machine_device *d)
+{
+    struct bl_json at, it;
+    if (!bl_json_member(device, "step_rates", &at))
+        return BL_OK;
+    BL_TRY(bl_json_object(&at));
+    for (bool more = bl_json_first(&at, &it); more; more = bl_json_next(&it)) {
+        unsigned i = 0;
+        while (i < BL_N_STEP_TEAMS && strcmp(bl_json_name(&it), bl_step_team_names[i]))
+            i++;
+        if (i == BL_N_STEP_TEAMS)
+            return bl_json_wrong(&it, "must be 'few' or 'many'");
+        BL_TRY(read_rows(&it, &bl_fields_step_rate, &d->step_rate[i]));
+    }
+    return BL_OK;
+}
+
 static enum bl_status read_tile(const struct bl_json *at, struct bl_caps *caps)
 {
     enum bl_dtype t, same;
@@ -124,6 +141,7 @@ static enum bl_status read_device(const struct bl_json *at, struct bl_machine_de
     for (size_t i = 0; i < BL_COUNT(lists); i++)
         BL_TRY(read_list(at, &lists[i], d));
     BL_TRY(read_rates(at, d));
+    BL_TRY(read_step_rates(at, d));
     BL_TRY(read_caps(at, &d->caps));
     struct bl_json kind;
     if (!bl_json_member(at, "mem_kind", &kind))

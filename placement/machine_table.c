@@ -137,6 +137,24 @@ static void show_rates(struct page *p, const struct bl_machine_device *d)
     }
 }
 
+static void show_steps(struct page *p, const struct bl_machine_device *d)
+{
+    static const char *const tokens[BL_N_STEP_TEAMS] = {"with few tokens", "with many"};
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++) {
+        const struct bl_step_rate *r = &d->step_rate[i];
+        if (!(r->moved_bps > 0))
+            continue;
+        add(p,
+            "  %-15s attention %.3g G scores, %.4g GMAC, %.4g G values /s; states %.3g G/s; moves "
+            "%.4g GB/s",
+            tokens[i], r->scores_per_s * 1e-9, r->attend_macs_per_s * 1e-9,
+            r->cache_values_per_s * 1e-9, r->state_values_per_s * 1e-9, r->moved_bps * 1e-9);
+        if (r->arranged_per_s > 0)
+            add(p, ", arranges %.3g G/s", r->arranged_per_s * 1e-9);
+        end(p);
+    }
+}
+
 /* A stable id is followed by the number that tools count devices by. */
 static void add_id(struct page *p, const struct bl_machine *m, const struct bl_machine_device *d)
 {
@@ -165,6 +183,7 @@ static void show_device(struct page *p, const struct bl_machine *m,
     show_domains(p, d);
     show_threads(p, d);
     show_fixed(p, d);
+    show_steps(p, d);
     show_rates(p, d);
 }
 

@@ -59,6 +59,24 @@ static void put_rates(struct bl_json_out *o, const struct bl_machine_device *d)
     bl_json_close(o, '}');
 }
 
+static void put_step_rates(struct bl_json_out *o, const struct bl_machine_device *d)
+{
+    static const struct bl_step_rate none;
+    bool any = false;
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++) {
+        if (!memcmp(&d->step_rate[i], &none, sizeof none))
+            continue;
+        if (!any)
+            bl_json_open(o, "step_rates", '{', false);
+        any = true;
+        bl_json_open(o, bl_step_team_names[i], '{', false);
+        put_rows(o, &bl_fields_step_rate, &d->step_rate[i]);
+        bl_json_close(o, '}');
+    }
+    if (any)
+        bl_json_close(o, '}');
+}
+
 static void put_tiles(struct bl_json_out *o, const struct bl_caps *caps)
 {
     bl_json_open(o, "tiles", '{', false);
@@ -95,6 +113,7 @@ static void put_device(struct bl_json_out *o, const struct bl_machine *m,
     PUT_LIST(o, "read_rates", read_rate, d->read_rate, d->n_read_rates);
     PUT_LIST(o, "barriers", barrier, d->barrier, d->n_barriers);
     put_rates(o, d);
+    put_step_rates(o, d);
     if (!d->caps_assumed)
         put_caps(o, &d->caps);
     bl_json_close(o, '}');

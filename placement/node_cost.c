@@ -41,6 +41,13 @@ static void count_experts(struct bl_work *w, const struct bl_graph *g, const str
     w->macs = w->weights / share * a->n_used / of * w->n_tok;
     w->tok_per_matrix = w->n_tok * a->n_used / (of * share);
     w->ffn = down->ne[0];
+    w->rows = down->ne[0];
+    w->steps = 4; /* sort, gate and up, arrange, down, sum: one more than those between matrices of
+                     a layer */
+    /* Every pair of a token and an expert has its own input, inner activations and result. */
+    const double pairs = (double)w->n_tok * a->n_used;
+    w->arranged = pairs * ((double)down->ne[1] + down->ne[0]);
+    w->moved_bytes = 2 * sizeof(float) * pairs * ((double)down->ne[1] + down->ne[0]);
 }
 
 static double rows_bytes(const struct bl_value *state, double rows)
@@ -49,15 +56,26 @@ static double rows_bytes(const struct bl_value *state, double rows)
            (double)bl_dtype_row_bytes((enum bl_dtype)state->type, state->ne[0]);
 }
 
+/* What every token does with so many rows; one: values are part of the keys. */
+static void count_rows(struct bl_work *w, const struct bl_attention_attr *a, double rows, bool one)
+{
+    const double pairs = rows * w->n_tok;
+
+    w->scores += a->n_head * pairs;
+    w->attend_macs += (double)a->n_head * (a->dk + a->dv) * pairs;
+    w->cache_values += (double)a->n_head_kv * (a->dk + (one ? 0 : a->dv)) * pairs;
+}
+
 static void count_attention(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n,
                             const struct bl_attention_attr *a, double ctx)
 {
     const double seen = a->window ? fmin(ctx, a->window) : ctx;
+    const bool one = bl_node_src(g, n, 2) == bl_node_src(g, n, 1);
 
     w->state_bytes += rows_bytes(source(g, n, 1), seen);
-    if (bl_node_src(g, n, 2) != bl_node_src(g, n, 1))
+    if (!one)
         w->state_bytes += rows_bytes(source(g, n, 2), seen);
-    w->attend_macs += (double)a->n_head * (a->dk + a->dv) * seen * w->n_tok;
+    count_rows(w, a, seen, one);
 }
 
 static void count_groups(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n,
@@ -70,7 +88,7 @@ static void count_groups(struct bl_work *w, const struct bl_graph *g, const stru
         rows = fmin(rows, source(g, n, 5)->ne[0]);
     count_attention(w, g, n, &a->at, ctx);
     w->state_bytes += rows_bytes(source(g, n, 4), rows);
-    w->attend_macs += (double)a->at.n_head * (a->at.dk + a->at.dv) * rows * w->n_tok;
+    count_rows(w, &a->at, rows, true);
 }
 
 static void count_choose(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n,
@@ -80,8 +98,25 @@ static void count_choose(struct bl_work *w, const struct bl_graph *g, const stru
     const double rows = floor(ctx / a->group);
 
     w->state_bytes += rows_bytes(source(g, n, 2), rows);
+    w->scores += a->n_head * rows * w->n_tok;
     w->attend_macs += (double)a->n_head * a->dk * rows * w->n_tok;
+    w->cache_values += a->dk * rows * w->n_tok;
     w->index_tok = ctx;
+}
+
+/* Activations are made ready once for all matrices that follow each other. */
+static bool arranged_before(const struct bl_graph *g, const struct bl_node *n)
+{
+    enum { BACK = 4 };
+    const uint32_t at = (uint32_t)(n - g->nodes);
+
+    for (uint32_t i = 1; i <= BACK && i <= at; i++) {
+        const struct bl_node *m = n - i;
+        if (m->op == BL_OP_MATMUL && bl_node_src(g, m, 1) == bl_node_src(g, n, 1) &&
+            (source(g, m, 0)->type == BL_F32) == (source(g, n, 0)->type == BL_F32))
+            return true;
+    }
+    return false;
 }
 
 static void count_rest(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n)
@@ -99,6 +134,30 @@ static void count_rest(struct bl_work *w, const struct bl_graph *g, const struct
         w->weights = 0;
     w->tok_per_matrix = matrix ? source(g, n, 1)->ne[1] : 0;
     w->macs = w->weights * w->tok_per_matrix;
+    w->rows = source(g, n, 0)->ne[1];
+    if (matrix && !arranged_before(g, n))
+        w->arranged = (double)source(g, n, 1)->ne[0] * source(g, n, 1)->ne[1];
+}
+
+static double activation_bytes(const struct bl_value *v)
+{
+    return v->origin == BL_ACTIVATION ? (double)bl_value_bytes(v) : 0;
+}
+
+/* What goes through a node element by element. A convolution reads its input once for every tap. */
+static double moved_bytes(const struct bl_graph *g, const struct bl_node *n)
+{
+    double bytes = 0;
+
+    if (n->op == BL_OP_MATMUL || n->op == BL_OP_MATMUL_HEADS || n->op == BL_OP_EXPERTS)
+        return 0;
+    for (unsigned i = 0; i < n->n_src; i++)
+        bytes += activation_bytes(source(g, n, i));
+    if (n->op == BL_OP_SHORT_CONV)
+        bytes *= source(g, n, 1)->ne[0];
+    for (unsigned i = 0; i < n->n_dst; i++)
+        bytes += activation_bytes(&g->vals[n->dst[i]]);
+    return bytes;
 }
 
 void bl_work_count(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n,
@@ -106,7 +165,7 @@ void bl_work_count(struct bl_work *w, const struct bl_graph *g, const struct bl_
 {
     const double ctx = (double)depth + (n_tok + 1) / 2.0; /* of the mean token */
 
-    *w = (struct bl_work){.n_tok = n_tok};
+    *w = (struct bl_work){.n_tok = n_tok, .steps = 1, .moved_bytes = moved_bytes(g, n)};
     switch (n->op) {
     case BL_OP_EXPERTS:
         count_experts(w, g, n);
@@ -122,11 +181,22 @@ void bl_work_count(struct bl_work *w, const struct bl_graph *g, const struct bl_
         break;
     case BL_OP_DELTA_RULE:
         w->state_bytes = 2 * rows_bytes(source(g, n, 5), 1);
+        w->state_values = (double)source(g, n, 5)->ne[0] * n_tok;
         break;
     default:
         count_rest(w, g, n);
         break;
     }
+}
+
+/* Tokens choose at random: fewer experts are met by as many tokens each. */
+void bl_work_share(struct bl_work *w, double share)
+{
+    w->weight_bytes *= share;
+    w->weights *= share;
+    w->macs *= share;
+    w->arranged *= share;
+    w->moved_bytes *= share;
 }
 
 /* ---- what a device is to the cost model ---- */
@@ -266,19 +336,23 @@ void bl_pricing_init(struct bl_pricing *p, const struct bl_machine_device *d,
 
 /* ---- prices ---- */
 
+/* Multiply-adds per second with so many tokens. A pass over a weight takes a time for unpacking it
+ * and one for each token, so that times are straight lines between the numbers of tokens that were
+ * measured, and behind the last two. */
 static double measured_rate(const struct bl_type_rate *r, double tok)
 {
-    double at = log2(fmax(tok, 1));
+    double from = 0, from_s = 0, slope = 0;
 
-    for (unsigned i = 0; i + 1 < BL_N_RATE_TOKENS; i++) {
-        const double low = log2(bl_rate_tokens[i]), high = log2(bl_rate_tokens[i + 1]);
-        const double next = r->macs_per_s[i + 1] > 0 ? r->macs_per_s[i + 1] : r->macs_per_s[i];
-        if (at <= high) {
-            const double t = fmax(0, (at - low) / (high - low));
-            return r->macs_per_s[i] + t * (next - r->macs_per_s[i]);
-        }
+    for (unsigned i = 0; i < BL_N_RATE_TOKENS && r->macs_per_s[i] > 0; i++) {
+        const double n = bl_rate_tokens[i], s = n / r->macs_per_s[i];
+        if (i > 0 || tok <= n) /* of fewer than the first: as much for each */
+            slope = (s - from_s) / (n - from);
+        if (tok <= n)
+            return tok / (from_s + (tok - from) * slope);
+        from = n;
+        from_s = s;
     }
-    return r->macs_per_s[BL_N_RATE_TOKENS - 1];
+    return from > 0 ? tok / (from_s + (tok - from) * (slope > 0 ? slope : from_s / from)) : 0;
 }
 
 static double read_ns(const struct bl_pricing *p, const struct bl_cost_key *k,
@@ -323,10 +397,77 @@ static double context_ns(const struct bl_pricing *p, const struct bl_work *w)
     return w->state_bytes / (bl_cost_ram_bps(p->table, &k, &p->cpu, &p->few) * share) * 1e9;
 }
 
+/* ---- prices of a device whose kernels were measured ---- */
+
+static const struct bl_step_rate *step_rate(const struct bl_pricing *p, uint32_t n_tok)
+{
+    return &p->device->step_rate[n_tok > BL_FEW_TOKENS ? BL_STEP_MANY : BL_STEP_FEW];
+}
+
+static bool kernels_known(const struct bl_pricing *p, uint32_t n_tok)
+{
+    return step_rate(p, n_tok)->moved_bps > 0 && p->device->rate_default.decode_bps > 0;
+}
+
+/* What no figure is known of costs nothing: it was too small to tell. */
+static double at_rate(double work, double rate)
+{
+    return work > 0 && rate > 0 ? work / rate * 1e9 : 0;
+}
+
+/* Threads of many tokens share a matrix by panels; one of fewer rows leaves some of them idle. */
+static double idle_share(const struct bl_pricing *p, const struct bl_work *w)
+{
+    const double panel = 32, threads = p->many.threads ? p->many.threads : 1;
+
+    if (w->ffn > 0 || !w->rows)
+        return 1;
+    return ceil(w->rows / (panel * threads)) * panel * threads / w->rows;
+}
+
+/* Weights of a step of many tokens come from memory while others are multiplied. */
+static double known_weights_ns(const struct bl_pricing *p, const struct bl_work *w)
+{
+    const struct bl_type_rate *r = bl_type_rate_of(p->device, (enum bl_dtype)w->type);
+    const bool few = w->n_tok <= BL_FEW_TOKENS;
+    const double read =
+        at_rate(w->weight_bytes, few ? r->decode_bps : bl_device_read_bps(p->device));
+
+    if (few && w->tok_per_matrix <= 1)
+        return read;
+    const double product = at_rate(w->macs, measured_rate(r, w->tok_per_matrix));
+    return bl_cost_soft_max(read, few ? product : product * idle_share(p, w), 3);
+}
+
+/* Scores, products and values cost arithmetic; what is read of the cache may also wait for memory.
+ */
+static double known_context_ns(const struct bl_pricing *p, const struct bl_work *w)
+{
+    const struct bl_step_rate *r = step_rate(p, w->n_tok);
+    const double ns = at_rate(w->scores, r->scores_per_s) +
+                      at_rate(w->attend_macs, r->attend_macs_per_s) +
+                      at_rate(w->cache_values, r->cache_values_per_s) +
+                      at_rate(w->state_values, r->state_values_per_s);
+
+    return bl_cost_soft_max(ns, at_rate(w->state_bytes, bl_device_read_bps(p->device)), 3);
+}
+
+static double known_ns(const struct bl_pricing *p, const struct bl_work *w)
+{
+    const struct bl_step_rate *r = step_rate(p, w->n_tok);
+
+    return known_weights_ns(p, w) + known_context_ns(p, w) +
+           at_rate(w->arranged, r->arranged_per_s) + at_rate(w->moved_bytes, r->moved_bps) +
+           (w->steps - 1) * p->device->step_ns;
+}
+
 double bl_work_ns(const struct bl_pricing *p, const struct bl_work *w)
 {
     struct bl_cost_key k = p->key;
     double ns = 0;
+
+    if (kernels_known(p, w->n_tok))
+        return known_ns(p, w);
 
     k.quant = (uint8_t)quant_of(w->type);
     if (w->weight_bytes > 0)
@@ -340,6 +481,8 @@ double bl_work_ns(const struct bl_pricing *p, const struct bl_work *w)
 
 double bl_index_ns(const struct bl_pricing *p, double ctx_tokens)
 {
+    if (kernels_known(p, 1)) /* counted as work */
+        return 0;
     return ctx_tokens * bl_cost_look(p->table, BL_COST_INDEX, &p->key);
 }
 

@@ -21,12 +21,20 @@ struct bl_work {
     double tok_per_matrix;
     double ffn;              /* rows of an expert's matrix; 0: not experts */
     double state_bytes, attend_macs;
+    double scores, cache_values; /* of attention: pairs of a head and a row, values that they read */
+    double state_values;     /* of recurrent layers, updated for a token */
+    double arranged;         /* activations made ready for products with matrices */
+    double moved_bytes;      /* activations read and written besides */
     double index_tok;        /* tokens of context among whose groups some are chosen */
     uint32_t n_tok;
+    uint32_t rows;           /* of the matrix, of the expert's */
+    uint8_t steps;           /* that it takes, as a layer of few has them */
     uint8_t type;            /* enum bl_dtype of the largest weight */
 };
-/* depth: tokens of context before the step. */
+/* depth: tokens of context before the step. Of experts, as if the device had all that the layer has. */
 void bl_work_count(struct bl_work *, const struct bl_graph *, const struct bl_node *, uint32_t n_tok, uint64_t depth);
+/* Of experts divided over devices, those of one that has so much of them. */
+void bl_work_share(struct bl_work *, double share);
 
 struct bl_pricing {
     const struct bl_machine_device *device;

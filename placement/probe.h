@@ -26,7 +26,7 @@ enum bl_isa bl_probe_cpuinfo(const char *text, char *name, size_t cap);
 
 struct bl_probe_plan {
     bool quick;                   /* few types, few thread counts */
-    uint64_t budget_ns;           /* 0: 12 s, quick 3 s; what comes last is left out */
+    uint64_t budget_ns;           /* 0: 20 s, quick 3 s; if it is over in the first round, what comes last is left out */
     void (*note)(void *arg, const char *text); /* what is going on; may be NULL */
     void *arg;
 };
@@ -47,6 +47,11 @@ struct bl_rig {
     struct bl_arena *arena;
     struct bl_bound *bound;
     uint64_t *addr;
+    uint32_t first_position;      /* of the n_tok tokens of ready */
+};
+struct bl_rig_block {             /* weights one after the other, from the first again where it ends */
+    unsigned char *bytes;
+    size_t n;
 };
 enum bl_status bl_rig_open(struct bl_rig *, const struct bl_backend *, const struct bl_device_config *);
 void bl_rig_close(struct bl_rig *);  /* zeroed is fine */
@@ -54,8 +59,9 @@ void bl_rig_close(struct bl_rig *);  /* zeroed is fine */
 void bl_rig_clear(struct bl_rig *);
 /* An input of n elements and n_tok tokens: what follows runs, what came before does not. */
 bl_val bl_rig_input(struct bl_rig *, uint32_t n, uint32_t n_tok);
-/* After the graph is built: memory for what `weights` does not give (of value v, if v's origin is BL_WEIGHT), segment. */
-enum bl_status bl_rig_ready(struct bl_rig *, void *weights, uint32_t n_tok);
+/* After the graph is built: the block, or NULL, for matrices, other memory for what remains,
+ * segment. */
+enum bl_status bl_rig_ready(struct bl_rig *, const struct bl_rig_block *weights, uint32_t n_tok);
 enum bl_status bl_rig_run(struct bl_rig *, uint64_t *ns); /* of one run, from the submitting thread */
 /* Median of `most` runs after one that does not count; fewer when budget_ns is over, the first run always. Runs during
  * which other programs had the processors do not count, as long as three remain. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+enum { PAGE = 4096, INPUT_ROWS = 2 };
 static const uint64_t patience_ns = 60000000000;
 
 enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
@@ -42,6 +43,7 @@ void bl_rig_clear(struct bl_rig *r)
     r->value = NULL;
     r->bound = NULL;
     r->addr = NULL;
+    r->first_position = 0;
     bl_graph_init(&r->graph);
 }
 
@@ -60,7 +62,8 @@ void bl_rig_close(struct bl_rig *r)
 bl_val bl_rig_input(struct bl_rig *r, uint32_t n, uint32_t n_tok)
 {
     struct bl_graph *g = &r->graph;
-    const bl_val table = bl_graph_weight(g, (int32_t)g->n_vals, BL_F32, (uint32_t[]){n, 2, 1});
+    const bl_val table =
+        bl_graph_weight(g, (int32_t)g->n_vals, BL_F32, (uint32_t[]){n, INPUT_ROWS, 1});
     const bl_val x = bl_graph_embed(g, table, bl_graph_param(g, BL_PARAM_TOKENS, n_tok), 1);
     r->first = g->n_nodes;
     return x;
@@ -73,20 +76,32 @@ static void fill_floats(float *x, uint64_t n)
         x[i] = (float)(i % 61) / 32 - 0.9f;
 }
 
-static enum bl_status make_values(struct bl_rig *r, void *weights)
+/* Where the next weights of the block are; NULL: it is too small for them. */
+static void *from_block(const struct bl_rig_block *b, size_t bytes, size_t *at)
+{
+    if (*at + bytes > b->n)
+        *at = 0;
+    void *w = *at + bytes <= b->n ? b->bytes + *at : NULL;
+    *at += (bytes + PAGE - 1) / PAGE * PAGE;
+    return w;
+}
+
+static enum bl_status make_values(struct bl_rig *r, const struct bl_rig_block *weights)
 {
     const struct bl_graph *g = &r->graph;
+    size_t at = 0;
     r->value = bl_arena_alloc(r->arena, g->n_vals * sizeof *r->value);
     for (bl_val v = 1; r->value && v < g->n_vals; v++) {
         const struct bl_value *val = &g->vals[v];
+        const size_t bytes = (size_t)bl_value_bytes(val);
         if (val->origin == BL_PARAM)
             continue;
-        const bool given = val->origin == BL_WEIGHT && weights && val->type != BL_F32;
-        r->value[v] = given ? weights : bl_arena_alloc(r->arena, (size_t)bl_value_bytes(val) + 64);
+        if (val->origin == BL_WEIGHT && weights && val->ne[1] > INPUT_ROWS)
+            r->value[v] = from_block(weights, bytes, &at);
+        else if ((r->value[v] = bl_arena_alloc(r->arena, bytes + 64)) && val->type == BL_F32)
+            fill_floats(r->value[v], bytes / sizeof(float));
         if (!r->value[v])
             return bl_fail(BL_ENOMEM, "probe: out of memory");
-        if (!given && val->type == BL_F32)
-            fill_floats(r->value[v], bl_value_bytes(val) / sizeof(float));
     }
     return r->value ? BL_OK : bl_fail(BL_ENOMEM, "probe: out of memory");
 }
@@ -109,11 +124,12 @@ static enum bl_status make_params(struct bl_rig *r, uint32_t n_tok)
     p->table_off = p->out_off + 4 * n_tok;
     for (uint32_t t = 0; t < n_tok; t++) {
         BL_PARAMS_ARRAY(int32_t, p, p->token_off)[t] = 0;
-        BL_PARAMS_ARRAY(uint32_t, p, p->pos_off)[t] = t;
+        BL_PARAMS_ARRAY(uint32_t, p, p->pos_off)[t] = r->first_position + t;
         BL_PARAMS_ARRAY(uint32_t, p, p->seq_off)[t] = 0;
         BL_PARAMS_ARRAY(uint32_t, p, p->out_off)[t] = t;
     }
-    *BL_PARAMS_ARRAY(struct bl_seq_params, p, p->table_off) = (struct bl_seq_params){n_tok, 0};
+    *BL_PARAMS_ARRAY(struct bl_seq_params, p, p->table_off) =
+        (struct bl_seq_params){r->first_position + n_tok, 0};
     return BL_OK;
 }
 
@@ -138,7 +154,7 @@ static enum bl_status bind_nodes(struct bl_rig *r)
     return BL_OK;
 }
 
-enum bl_status bl_rig_ready(struct bl_rig *r, void *weights, uint32_t n_tok)
+enum bl_status bl_rig_ready(struct bl_rig *r, const struct bl_rig_block *weights, uint32_t n_tok)
 {
     uint64_t scratch = 64;
     BL_TRY(bl_graph_check(&r->graph));

@@ -123,7 +123,7 @@ static void measured_here(void **state)
 static void measured_over_nodes(void **state)
 {
     const struct bl_options opt = {.threads = 2, .threads_prefill = 2, .no_calibrate = true};
-    const struct bl_probe_plan plan = {.quick = true, .budget_ns = 20000000000};
+    const struct bl_probe_plan plan = {.quick = true, .budget_ns = 120000000000};
     struct bl_machine m;
     (void)state;
     assert_int_equal(bl_machine_probe(&m, &opt), BL_OK);
@@ -147,6 +147,11 @@ static void measured_over_nodes(void **state)
     assert_true(d->read_measured_bps > 1e7);
     assert_int_equal(d->n_barriers, 1);
     assert_true(d->rate[BL_Q4_K].decode_bps > 0 && d->rate_default.decode_bps > 0);
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++) {
+        const struct bl_step_rate *r = &d->step_rate[i];
+        assert_true(r->attend_macs_per_s > 1e6 && r->state_values_per_s > 1e6);
+        assert_true(r->moved_bps > 1e7);
+    }
     assert_true(d->layer_ns == 0 || d->layer_ns >= d->step_ns);
     bl_machine_finish(&m);
 }

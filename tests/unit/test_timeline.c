@@ -21,6 +21,17 @@ static const char machine_text[] =
     "16e9},"
     "{\"a\": \"cpu0\", \"b\": \"gpu1\", \"ab_rated_bps\": 16e9, \"ba_rated_bps\": 16e9}]}";
 
+/* What a probe gives, in round numbers. */
+static const char measured_text[] =
+    "{\"ballast_machine\": 1, \"name\": \"measured\", \"devices\": ["
+    "{\"id\": \"cpu0\", \"kind\": \"cpu\", \"cores\": 2, \"mem_bytes\": \"64GiB\", "
+    "\"read_measured_bps\": 40e9, \"step_ns\": 500, \"rates\": {\"default\": "
+    "{\"decode_bps\": 40e9, \"macs_per_s_8\": 400e9, \"macs_per_s_64\": 640e9, "
+    "\"macs_per_s_512\": 703e9}}, \"step_rates\": {\"few\": {\"scores_per_s\": 2e9, "
+    "\"attend_macs_per_s\": 400e9, \"cache_values_per_s\": 50e9, \"moved_bps\": 200e9}, "
+    "\"many\": {\"scores_per_s\": 7e9, \"attend_macs_per_s\": 200e9, \"moved_bps\": 40e9, "
+    "\"arranged_per_s\": 8e9}}}]}";
+
 struct rig {
     struct bl_synth *synth;
     struct bl_model *model;
@@ -28,7 +39,7 @@ struct rig {
     struct bl_plan plan;
 };
 
-static void open_rig(struct rig *r, const char *shape)
+static void open_rig_on(struct rig *r, const char *shape, const char *machine)
 {
     const struct bl_synth_options so = {
         .shape = shape, .layers = 6, .vocab = 4096, .no_data = true};
@@ -38,10 +49,15 @@ static void open_rig(struct rig *r, const char *shape)
     memset(r, 0, sizeof *r);
     assert_int_equal(bl_synth_open(&r->synth, &so), BL_OK);
     assert_int_equal(bl_model_open(&r->model, bl_synth_gguf(r->synth), &mo), BL_OK);
-    if (bl_machine_parse(&r->machine, "two cards", machine_text, sizeof machine_text - 1))
+    if (bl_machine_parse(&r->machine, "test", machine, strlen(machine)))
         fail_msg("%s", bl_error());
     assert_int_equal(bl_plan_init(&r->plan, r->model), BL_OK);
     assert_int_equal(bl_plan_size_steps(&r->plan, r->model, &opt), BL_OK);
+}
+
+static void open_rig(struct rig *r, const char *shape)
+{
+    open_rig_on(r, shape, machine_text);
 }
 
 static void close_rig(struct rig *r)
@@ -202,9 +218,62 @@ static void experts_can_be_sent_to_the_card(void **state)
     close_rig(&r);
 }
 
+/* On a CPU whose kernels were measured the time of a token is bytes over the rate, and what does
+ * not depend on it: with half the rate the bytes take twice as long, all of them. */
+static void decode_follows_what_was_measured(void **state)
+{
+    (void)state;
+    struct rig r;
+    uint64_t bytes = 0;
+    open_rig_on(&r, "llama-3-8b", measured_text);
+    put(&r, 0, 0);
+    for (uint32_t i = 0; i < r.model->n_weights; i++) {
+        const struct bl_weight *w = &r.model->weight[i];
+        if (w->part != BL_PART_EMBED)
+            bytes += bl_dtype_row_bytes(w->type, w->ne[0]) * w->ne[1] * w->ne[2];
+    }
+    const double whole = predict(&r, 1, 0, NULL), read = (double)bytes / 40e9 * 1e9;
+    assert_true(whole > read && whole < 1.05 * read);
+    const double half = set(&r, "cpu0.read=20GB/s", 1), twice = set(&r, "cpu0.read=80GB/s", 1);
+    assert_true(fabs(half - whole - read) < 0.005 * read);
+    assert_true(fabs(whole - twice - read / 2) < 0.005 * read);
+    close_rig(&r);
+}
+
+/* A prompt takes multiply-adds over their rate, and less than a tenth more for all else. */
+static void prefill_follows_what_was_measured(void **state)
+{
+    (void)state;
+    struct rig r;
+    double macs = 0;
+    open_rig_on(&r, "llama-3-8b", measured_text);
+    put(&r, 0, 0);
+    for (uint32_t i = 0; i < r.model->n_weights; i++) {
+        const struct bl_weight *w = &r.model->weight[i];
+        if (w->layer >= 0 && w->ne[1] > 1)
+            macs += (double)w->ne[0] * w->ne[1] * 512;
+    }
+    const double whole = predict(&r, 512, 0, NULL), products = macs / 703e9 * 1e9;
+    assert_true(whole > products && whole < 1.15 * products);
+    struct bl_type_rate *rate = &r.machine.device[0].rate_default;
+    for (unsigned i = 0; i < BL_N_RATE_TOKENS; i++)
+        rate->macs_per_s[i] *= 2;
+    const double faster = predict(&r, 512, 0, NULL);
+    assert_true(fabs(whole - faster - products / 2) < 0.03 * products);
+    /* A quarter of the tokens: a quarter of the time, and what unpacking costs whatever their
+     * number. */
+    for (unsigned i = 0; i < BL_N_RATE_TOKENS; i++)
+        rate->macs_per_s[i] /= 2;
+    const double fewer = predict(&r, 128, 0, NULL);
+    assert_true(fewer > whole / 4 && fewer < 1.1 * whole / 4);
+    close_rig(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_follows_what_was_measured),
+        cmocka_unit_test(prefill_follows_what_was_measured),
         cmocka_unit_test(decode_follows_the_memory_of_a_card),
         cmocka_unit_test(decode_follows_ram_where_experts_lie_there),
         cmocka_unit_test(attention_costs_more_at_depth),
