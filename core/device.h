@@ -27,8 +27,9 @@ struct bl_mem {
 struct bl_point { struct bl_stream *stream; uint32_t value; }; /* "stream reached value" */
 
 /* One node with the addresses of its values, in the node's order; absent sources are 0. Sources of origin PARAM are 0:
- * kernels find them in the params block. A weight of EXPERTS is the address of a table of 64-bit addresses, one per
- * expert, each pointing at that expert's first row in file layout. State: address of row 0 of sequence 0. */
+ * kernels find them in the params block. A weight of EXPERTS, bias and scale too, is the address of a table of 64-bit
+ * addresses, one per expert, each pointing at that expert's first row in file layout, or 0: the device does not have the
+ * expert, which adds nothing then. State: address of row 0 of sequence 0. */
 struct bl_bound {
     const struct bl_node *node;
     const uint64_t *src, *dst;

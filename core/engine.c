@@ -194,7 +194,7 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
 static enum bl_status make_program(struct bl_engine *e, const struct bl_shape *shape,
                                    struct bl_program **out)
 {
-    struct bl_binding b = {e->place, e->weights.addr, e->weights.expert_table, e->state_addr};
+    struct bl_binding b = {e->place, e->weights.addr, e->state_addr, e->parts.model->n_weights};
     struct bl_program *p = bl_calloc(1, sizeof *p);
     enum bl_status st;
 

@@ -69,7 +69,7 @@ struct bl_route_attr {
 };
 struct bl_experts_attr {
     uint32_t n_used;
-    uint32_t bias_elems;                 /* of gate and of up: from one expert's bias to the next; 0: they are packed */
+    uint32_t part, parts;                /* which of how many nodes: struct bl_expert_parts; parts 0: all in this one */
     struct bl_glu_attr glu;
 };
 struct bl_softcap_attr { float cap; };
@@ -115,6 +115,10 @@ struct bl_node {
     uint32_t src;        /* first of n_src = bl_ops[op].max_src entries in graph.srcs; absent ones are 0 */
     uint32_t attr;       /* byte offset in graph.attrs, 8-aligned */
 };
+/* Experts of a layer may come in n nodes, part 0 to n - 1, all of the same weights: each adds up those experts alone that
+ * its device has, and the parts are added in their order. Part `last`, which need not wait for copies, is emitted after
+ * the others. */
+struct bl_expert_parts { uint16_t n, last; };
 struct bl_graph {
     struct bl_node *nodes;
     struct bl_value *vals; /* vals[0] is the none value */
@@ -125,6 +129,7 @@ struct bl_graph {
     bl_val *leaf;          /* [cap_leaves] leaf values by index and origin, 0 = none yet */
     uint32_t cap_leaves;
     bl_val result;         /* logits; 0 when the step wants none */
+    const struct bl_expert_parts *parts; /* [layers] borrowed while a model is built; NULL: experts come in one node */
     uint8_t part;          /* given to the nodes that follow */
     int16_t layer;
     bool failed;

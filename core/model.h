@@ -179,8 +179,11 @@ uint32_t bl_state_rows(const struct bl_state_desc *, const struct bl_shape *);
 uint32_t bl_state_slack_rows(const struct bl_state_desc *, const struct bl_shape *);
 uint64_t bl_state_bytes(const struct bl_state_desc *, const struct bl_shape *); /* all sequences */
 uint64_t bl_state_slack_bytes(const struct bl_state_desc *, const struct bl_shape *);
-/* Byte offset of a weight's first row inside its tensor, and its distance from one expert to the next. */
+/* Byte offset of a weight's first row inside its tensor. */
 uint64_t bl_weight_offset(const struct bl_weight *);
+/* Of a weight of BL_PART_EXPERTS, each expert has a matrix, a bias or a scale: how many there are, and the bytes from one
+ * to the next. Of others: 0 experts. */
+uint32_t bl_weight_n_experts(const struct bl_weight *);
 uint64_t bl_weight_expert_stride(const struct bl_weight *);
 
 /* ---- for family files ---- */
@@ -266,9 +269,10 @@ bl_val bl_build_attention(const struct bl_model *, struct bl_graph *, const stru
                           bl_val angles, enum bl_rope_mode);
 bl_val bl_build_ffn(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
 bl_val bl_build_shared_experts(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
-bl_val bl_build_routed_experts(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
-/* The chosen experts' sum, and the shared experts' where the layer has them. */
-bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *);
+/* The chosen experts' sum, and the shared experts' where the layer has them. Parts of a divided layer (graph.h) are added
+ * after the shared experts, which run meanwhile. */
+bl_val bl_build_moe(const struct bl_model *, struct bl_graph *, int layer, bl_val h, const struct bl_glu_attr *,
+                    const struct bl_glu_attr *shared);
 /* Convolution, delta rule, gated norm, output projection: in the place of attention. */
 bl_val bl_build_delta_net(const struct bl_model *, struct bl_graph *, const struct bl_shape *, int layer, bl_val h);
 /* The decoder of most families: two norms per layer, attention, SwiGLU or experts, residuals; and the head. */

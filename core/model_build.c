@@ -161,18 +161,16 @@ static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_gra
     };
 }
 
-bl_val bl_build_routed_experts(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
-                               const struct bl_glu_attr *glu)
+/* All parts; returns the first that was emitted, which the others follow. */
+static bl_val build_routed_experts(const struct bl_model *m, struct bl_graph *g, int layer,
+                                   bl_val h, const struct bl_glu_attr *glu,
+                                   struct bl_expert_parts parts)
 {
     const struct bl_layer *l = &m->layer[layer];
-    int32_t gate_bias = l->role[BL_W_EXP_GATE].bias;
-    const struct bl_experts_attr at = {
-        .n_used = m->hp.route.n_used,
-        .bias_elems = gate_bias < 0 ? 0 : m->weight[gate_bias].expert_elems,
-        .glu = *glu,
-    };
+    struct bl_experts_attr at = {
+        .n_used = m->hp.route.n_used, .parts = parts.n > 1 ? parts.n : 0, .glu = *glu};
     struct bl_route_vals route = {0};
-    bl_val ids, weights;
+    bl_val ids, weights, first = 0;
     bl_graph_at(g, BL_PART_FFN, layer);
     route.logits = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
     route.bias = bl_build_weight(m, g, l->role[BL_W_ROUTER_BIAS].w);
@@ -182,18 +180,35 @@ bl_val bl_build_routed_experts(const struct bl_model *m, struct bl_graph *g, int
     bl_graph_route_by_table(g, &route, &m->hp.route, &ids, &weights);
     bl_graph_at(g, BL_PART_EXPERTS, layer);
     struct bl_expert_vals e = expert_vals(m, g, l);
-    bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
+    for (uint32_t i = 0; i < parts.n; i++) {
+        at.part = i + 1 == parts.n ? parts.last : i + (i >= parts.last);
+        bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
+        first = i ? first : y;
+    }
     bl_graph_at(g, BL_PART_FFN, layer);
-    return y;
+    return first;
+}
+
+static bl_val add_parts(struct bl_graph *g, bl_val first, struct bl_expert_parts parts)
+{
+    bl_val sum = 0;
+    for (uint32_t k = 0; k < parts.n; k++) {
+        const bl_val y = first + (k == parts.last ? parts.n - 1u : k - (k > parts.last));
+        sum = k ? bl_graph_add(g, sum, y) : y;
+    }
+    return sum;
 }
 
 bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h,
-                    const struct bl_glu_attr *glu)
+                    const struct bl_glu_attr *glu, const struct bl_glu_attr *shared)
 {
-    bl_val y = bl_build_routed_experts(m, g, layer, h, glu);
-    if (m->layer[layer].role[BL_W_SHEXP_GATE].w < 0)
-        return y;
-    return bl_graph_add(g, y, bl_build_shared_experts(m, g, layer, h, glu));
+    const struct bl_expert_parts parts =
+        g->parts ? g->parts[layer] : (struct bl_expert_parts){.n = 1};
+    bl_val s = 0, y = build_routed_experts(m, g, layer, h, glu, parts);
+    if (m->layer[layer].role[BL_W_SHEXP_GATE].w >= 0)
+        s = bl_build_shared_experts(m, g, layer, h, shared);
+    y = add_parts(g, y, parts);
+    return s ? bl_graph_add(g, y, s) : y;
 }
 
 /* One value for both kinds of layer where their angles are the same. */
@@ -224,7 +239,7 @@ void bl_build_decoder(const struct bl_model *m, struct bl_graph *g, const struct
         bl_graph_at(g, BL_PART_FFN, i);
         x = bl_graph_add(g, x, o);
         h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], x);
-        h = l->moe ? bl_build_moe(m, g, i, h, glu) : bl_build_ffn(m, g, i, h, glu);
+        h = l->moe ? bl_build_moe(m, g, i, h, glu, glu) : bl_build_ffn(m, g, i, h, glu);
         x = bl_graph_add(g, x, h);
     }
     bl_build_head(m, g, s, x);

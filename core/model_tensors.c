@@ -340,9 +340,18 @@ uint64_t bl_weight_offset(const struct bl_weight *w)
     return w->row0 * bl_dtype_row_bytes(w->type, w->tensor_rows ? w->ne[0] : 1);
 }
 
+uint32_t bl_weight_n_experts(const struct bl_weight *w)
+{
+    if (w->part != BL_PART_EXPERTS)
+        return 0;
+    return w->tensor_rows ? w->ne[2] : w->expert_elems ? w->ne[1] : w->ne[0];
+}
+
 uint64_t bl_weight_expert_stride(const struct bl_weight *w)
 {
-    return w->tensor_rows * bl_dtype_row_bytes(w->type, w->ne[0]);
+    if (w->tensor_rows)
+        return w->tensor_rows * bl_dtype_row_bytes(w->type, w->ne[0]);
+    return bl_dtype_row_bytes(w->type, w->expert_elems ? w->expert_elems : 1);
 }
 
 /* ---- what families ask for ---- */

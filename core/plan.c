@@ -132,24 +132,32 @@ uint64_t bl_output_bytes(const struct bl_plan *p, const struct bl_model *m)
     return (uint64_t)p->out_tokens * m->hp.n_vocab * sizeof(float);
 }
 
+void bl_plan_tensor_bytes(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                          uint64_t *bytes)
+{
+    memset(bytes, 0, bl_gguf_n_tensors(m->gguf) * sizeof *bytes);
+    for (uint32_t i = 0; i < m->n_weights; i++) {
+        const struct bl_weight *w = &m->weight[i];
+        if (bl_weight_has_table(w))
+            bytes[w->tensor] =
+                bl_weight_expert_stride(w) *
+                bl_plan_experts_on(p, (uint32_t)w->layer, bl_weight_n_experts(w), device);
+        else if (bl_plan_device(p, w->layer, w->part) == device)
+            bytes[w->tensor] = bl_gguf_tensor(m->gguf, w->tensor)->bytes;
+    }
+}
+
 uint64_t bl_plan_tensor_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
                                 uint64_t *off)
 {
-    uint32_t n = bl_gguf_n_tensors(m->gguf);
     uint64_t end = 0;
 
-    for (uint32_t t = 0; t < n; t++)
-        off[t] = BL_NO_HOME;
-    for (uint32_t i = 0; i < m->n_weights; i++) {
-        const struct bl_weight *w = &m->weight[i];
-        if (bl_plan_device(p, w->layer, w->part) == device)
-            off[w->tensor] = 0;
+    bl_plan_tensor_bytes(p, m, device, off);
+    for (uint32_t t = 0; t < bl_gguf_n_tensors(m->gguf); t++) { /* reading is one sweep */
+        const uint64_t bytes = off[t];
+        off[t] = bytes ? end : BL_NO_HOME;
+        end = bytes ? bl_align_up(end + bytes, BLOCK_ALIGN) : end;
     }
-    for (uint32_t t = 0; t < n; t++) /* file order: reading it is one sweep */
-        if (off[t] == 0) {
-            off[t] = end;
-            end = bl_align_up(end + bl_gguf_tensor(m->gguf, t)->bytes, BLOCK_ALIGN);
-        }
     return end;
 }
 
@@ -232,8 +240,9 @@ static void size_weights(const struct sizing *z, uint16_t d, uint64_t *off)
         b->weights = bytes;
     for (uint32_t i = 0; i < z->model->n_weights; i++) {
         const struct bl_weight *w = &z->model->weight[i];
-        if (bl_weight_has_table(w) && bl_plan_device(z->plan, w->layer, w->part) == d)
-            b->tables += sizeof(uint64_t) * w->ne[2];
+        const uint32_t n = bl_weight_n_experts(w);
+        if (n && bl_plan_experts_on(z->plan, (uint32_t)w->layer, n, d))
+            b->tables += sizeof(uint64_t) * n;
     }
 }
 

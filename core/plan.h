@@ -44,6 +44,8 @@ uint16_t bl_plan_expert_device(const struct bl_plan *, uint32_t layer, uint32_t 
 struct bl_expert_range bl_plan_expert_run(const struct bl_plan *, uint32_t layer, uint32_t expert, uint32_t n_experts);
 /* Of a layer's n_experts, how many are on a device. */
 uint32_t bl_plan_experts_on(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint16_t device);
+/* The devices that hold any of them, in order: which is the k-th; BL_NO_DEVICE: there are no more. */
+uint16_t bl_plan_expert_holder(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint32_t k);
 bool bl_plan_uses(const struct bl_plan *, uint16_t device);
 enum bl_status bl_plan_check(const struct bl_plan *, const struct bl_model *, const struct bl_machine *);
 void bl_plan_print(const struct bl_plan *, const struct bl_model *, const struct bl_machine *,
@@ -57,7 +59,7 @@ enum bl_status bl_plan_buckets(const struct bl_plan *,
 
 /* Sizes of the blocks that the engine takes per device; the ledger is filled from the same numbers. */
 struct bl_block_bytes {
-    uint64_t weights;  /* read into one block; 0 where the file is used as mapped */
+    uint64_t weights;  /* read into one block, of experts those of the device; 0 where the file is used as mapped */
     uint64_t mapped;   /* bytes of mapped files */
     uint64_t tables;   /* addresses of experts */
     uint64_t state;    /* with its slack */
@@ -66,14 +68,18 @@ struct bl_block_bytes {
     uint64_t scratch;  /* of it */
     uint64_t params;
 };
-/* Expert matrices are reached through a table of addresses, one per expert. */
+/* Matrices, biases and scales of experts are reached through a table of addresses, one per expert. Each device that has
+ * some of a layer's experts has tables of its own, in which others are 0. */
 static inline bool bl_weight_has_table(const struct bl_weight *w)
 {
-    return w->part == BL_PART_EXPERTS && w->ne[2] > 1;
+    return w->part == BL_PART_EXPERTS;
 }
 uint64_t bl_params_bytes(const struct bl_plan *);
 uint64_t bl_output_bytes(const struct bl_plan *, const struct bl_model *);
-/* Offsets inside the blocks: of each tensor (UINT64_MAX: not used by the model) and of each state. */
+/* Bytes of each tensor [n_tensors] that a device holds: all, those of its experts, or 0. */
+void bl_plan_tensor_bytes(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *bytes);
+/* Offsets inside the blocks: of each tensor (UINT64_MAX: nothing of it is there), whose experts lie one after the other,
+ * and of each state. */
 uint64_t bl_plan_tensor_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
 uint64_t bl_plan_state_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
 /* blocks: [n_devices], filled. */

@@ -101,12 +101,25 @@ struct bl_expert_range bl_plan_expert_run(const struct bl_plan *p, uint32_t laye
 uint32_t bl_plan_experts_on(const struct bl_plan *p, uint32_t layer, uint32_t n_experts,
                             uint16_t device)
 {
-    uint32_t n = 0;
+    uint32_t on = 0, left = n_experts;
 
-    for (uint32_t e = 0; e < n_experts;) {
-        const struct bl_expert_range run = bl_plan_expert_run(p, layer, e, n_experts);
-        n += run.device == device ? run.n : 0;
-        e += run.n;
+    for (uint32_t i = find(p, layer, 0); i < p->n_ranges && p->range[i].layer == layer; i++) {
+        on += p->range[i].device == device ? p->range[i].n : 0;
+        left -= p->range[i].n;
     }
-    return n;
+    return bl_plan_device(p, (int)layer, BL_PART_EXPERTS) == device ? on + left : on;
+}
+
+/* A device that the ranges and the slot name is never beyond the largest of them. */
+uint16_t bl_plan_expert_holder(const struct bl_plan *p, uint32_t layer, uint32_t n_experts,
+                               uint32_t k)
+{
+    uint16_t last = bl_plan_device(p, (int)layer, BL_PART_EXPERTS);
+
+    for (uint32_t i = find(p, layer, 0); i < p->n_ranges && p->range[i].layer == layer; i++)
+        last = p->range[i].device > last ? p->range[i].device : last;
+    for (uint32_t d = 0; d <= last; d++)
+        if (bl_plan_experts_on(p, layer, n_experts, (uint16_t)d) && !k--)
+            return (uint16_t)d;
+    return BL_NO_DEVICE;
 }

@@ -49,12 +49,44 @@ static enum bl_status allocate(struct bl_program *p, uint32_t n_devices)
 
 /* ---- which device runs what ---- */
 
+/* Experts of one layer come in as many parts as devices have some. */
+static enum bl_status divide(struct bl_expert_parts **out, const struct bl_model *m,
+                             const struct bl_plan *plan)
+{
+    const uint32_t n_experts = m->hp.n_expert;
+
+    if (!plan->n_ranges)
+        return BL_OK;
+    struct bl_expert_parts *parts = bl_calloc(m->hp.n_layer, sizeof *parts);
+    if (!(*out = parts))
+        return bl_fail(BL_ENOMEM, "out of memory for the parts of %u layers", m->hp.n_layer);
+    for (uint32_t l = 0; l < m->hp.n_layer; l++) {
+        const uint16_t home = bl_plan_device(plan, (int)l, BL_PART_FFN);
+        uint16_t n = 0, d;
+        for (; (d = bl_plan_expert_holder(plan, l, n_experts, n)) != BL_NO_DEVICE; n++)
+            if (d == home)
+                parts[l].last = n;
+        parts[l].n = n;
+    }
+    return BL_OK;
+}
+
+static uint16_t device_of(const struct bl_graph *g, const struct bl_node *n,
+                          const struct bl_plan *plan)
+{
+    if (n->op != BL_OP_EXPERTS)
+        return bl_plan_device(plan, n->layer, n->part);
+    const struct bl_experts_attr *at = bl_node_attr(g, n);
+    const uint32_t n_experts = g->vals[bl_node_src(g, n, 5)].ne[2];
+    return bl_plan_expert_holder(plan, (uint32_t)n->layer, n_experts, at->part);
+}
+
 static enum bl_status assign(struct bl_program *p, const struct bl_plan *plan,
                              const struct bl_machine *machine)
 {
     for (uint32_t i = 0; i < p->graph.n_nodes; i++) {
         const struct bl_node *n = &p->graph.nodes[i];
-        uint16_t d = bl_plan_device(plan, n->layer, n->part);
+        uint16_t d = device_of(&p->graph, n, plan);
         const struct bl_machine_device *md = &machine->device[d];
 
         if (!md->backend->supports(&md->caps, &p->graph, n))
@@ -406,11 +438,17 @@ enum bl_status bl_program_lower(struct bl_program *out, const struct bl_model *m
                                 const struct bl_shape *shape)
 {
     struct bl_program p = {.shape = *shape};
+    struct bl_expert_parts *parts = NULL;
     enum bl_status st;
 
+    BL_TRY(divide(&parts, m, plan));
     bl_graph_init(&p.graph);
-    if ((st = bl_model_build(m, shape, &p.graph)) || (st = allocate(&p, machine->n_devices)) ||
-        (st = assign(&p, plan, machine)) || (st = emit_steps(&p)) || (st = place_values(&p))) {
+    p.graph.parts = parts;
+    st = bl_model_build(m, shape, &p.graph);
+    p.graph.parts = NULL;
+    free(parts);
+    if (st || (st = allocate(&p, machine->n_devices)) || (st = assign(&p, plan, machine)) ||
+        (st = emit_steps(&p)) || (st = place_values(&p))) {
         bl_program_finish(&p);
         return st;
     }

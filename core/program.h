@@ -66,9 +66,9 @@ struct bl_place {
 };
 struct bl_binding {
     struct bl_place *place;          /* [n_devices] */
-    const uint64_t *weight;          /* [n_weights] address of the first row */
-    const uint64_t *expert_table;    /* [n_weights] address of the table of experts, 0: not an expert matrix */
+    const uint64_t *weight;          /* [n_devices * n_weights] address of the first row, of an expert's of its table */
     const uint64_t *state;           /* [n_states] */
+    uint32_t n_weights;
 };
 enum bl_status bl_program_bind(struct bl_program *, const struct bl_binding *);
 

@@ -8,8 +8,8 @@
 
 /* ---- bind ---- */
 
-static uint64_t address(const struct bl_program *p, const struct bl_binding *b,
-                        const struct bl_node *n, bl_val v, unsigned src, uint16_t d)
+static uint64_t address(const struct bl_program *p, const struct bl_binding *b, bl_val v,
+                        uint16_t d)
 {
     const struct bl_value *val = &p->graph.vals[v];
 
@@ -17,8 +17,7 @@ static uint64_t address(const struct bl_program *p, const struct bl_binding *b,
         return 0;
     switch (val->origin) {
     case BL_WEIGHT:
-        return n->op == BL_OP_EXPERTS && src >= 3 && src <= 5 ? b->expert_table[val->index]
-                                                              : b->weight[val->index];
+        return b->weight[(size_t)d * b->n_weights + (uint32_t)val->index];
     case BL_STATE_ROWS:
         return b->state[val->index];
     case BL_PARAM:
@@ -37,9 +36,9 @@ static void bind_nodes(struct bl_program *p, const struct bl_binding *b)
         uint64_t *src = at, *dst = at + n->n_src;
 
         for (unsigned s = 0; s < n->n_src; s++)
-            src[s] = address(p, b, n, bl_node_src(&p->graph, n, s), s, p->node_device[i]);
+            src[s] = address(p, b, bl_node_src(&p->graph, n, s), p->node_device[i]);
         for (unsigned k = 0; k < n->n_dst; k++)
-            dst[k] = address(p, b, n, n->dst[k], 0, p->node_device[i]);
+            dst[k] = address(p, b, n->dst[k], p->node_device[i]);
         p->bound[i] = (struct bl_bound){n, src, dst};
         at = dst + n->n_dst;
     }

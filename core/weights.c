@@ -19,8 +19,9 @@ struct loader {
     const struct bl_block_bytes *blocks;
     struct bl_device *const *device;
     const struct bl_options *opt;
-    uint64_t *off;  /* [n_tensors] of one device */
-    uint64_t *base; /* [n_tensors] address, 0 = not loaded */
+    const struct bl_weight **of; /* [n_tensors] experts: a weight of the tensor; else NULL */
+    uint64_t *off;               /* [n_tensors] of one device */
+    uint64_t *base;              /* [n_tensors] address, 0 = not loaded */
     struct bl_progress progress;
     uint64_t started_ns;
 };
@@ -31,6 +32,34 @@ static void report(struct loader *l, uint64_t bytes)
     l->progress.elapsed_ns = bl_now_ns() - l->started_ns;
     if (l->opt->progress)
         l->opt->progress(l->opt->progress_arg, &l->progress);
+}
+
+/* ---- what a device holds of a tensor: all of it, or runs of its experts ---- */
+
+struct slice {
+    uint64_t off, bytes;
+};
+
+/* The first slice at `from` or behind it; false: there are no more. */
+static bool next_slice(const struct loader *l, uint16_t d, uint32_t t, uint64_t from,
+                       struct slice *out)
+{
+    const struct bl_weight *w = l->of[t];
+    const uint64_t bytes = bl_gguf_tensor(l->model->gguf, t)->bytes;
+
+    *out = (struct slice){from, bytes - from};
+    if (!w)
+        return from < bytes;
+    const uint32_t n = bl_weight_n_experts(w);
+    const uint64_t each = bl_weight_expert_stride(w);
+    for (uint32_t e = (uint32_t)(from / each); e < n;) {
+        const struct bl_expert_range run = bl_plan_expert_run(l->plan, (uint32_t)w->layer, e, n);
+        *out = (struct slice){e * each, run.n * each};
+        if (run.device == d)
+            return true;
+        e += run.n;
+    }
+    return false;
 }
 
 /* ---- mapped: used where the file lies ---- */
@@ -72,6 +101,20 @@ static enum bl_status map_shard(struct loader *l, uint16_t d, uint32_t shard)
     return bl_ledger_count(&l->plan->ledger, d, BL_MEM_WEIGHTS, (int64_t)bl_file_bytes(file));
 }
 
+static void touch_tensor(struct loader *l, uint16_t d, uint32_t t)
+{
+    const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, t);
+    const unsigned char *at =
+        (const unsigned char *)l->w->import[info->shard].host + info->file_off;
+    struct slice s;
+
+    for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
+        bl_file_will_need(bl_gguf_file(l->model->gguf, info->shard), info->file_off + s.off,
+                          s.bytes);
+        touch(l, at + s.off, s.bytes);
+    }
+}
+
 static enum bl_status use_mapped(struct loader *l, uint16_t d)
 {
     const struct bl_gguf *g = l->model->gguf;
@@ -86,10 +129,8 @@ static enum bl_status use_mapped(struct loader *l, uint16_t d)
         const struct bl_tensor_info *info = bl_gguf_tensor(g, t);
         if (l->off[t] == UINT64_MAX)
             continue;
-        bl_file_will_need(bl_gguf_file(g, info->shard), info->file_off, info->bytes);
         l->base[t] = l->w->import[info->shard].addr + info->file_off;
-        touch(l, (const unsigned char *)l->w->import[info->shard].host + info->file_off,
-              info->bytes);
+        touch_tensor(l, d, t);
     }
     return BL_OK;
 }
@@ -104,14 +145,25 @@ enum bl_status bl_weights_check(const struct bl_weights *w, const struct bl_mode
 
 /* ---- read: one block per device ---- */
 
-static enum bl_status read_tensor(struct loader *l, const struct bl_tensor_info *info,
-                                  unsigned char *dst)
+static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *info,
+                                 const struct slice *s, unsigned char *dst)
 {
-    for (uint64_t at = 0; at < info->bytes; at += PIECE_BYTES) {
-        uint64_t n = info->bytes - at < PIECE_BYTES ? info->bytes - at : PIECE_BYTES;
-        BL_TRY(bl_file_read(bl_gguf_file(l->model->gguf, info->shard), info->file_off + at, n,
-                            dst + at));
+    for (uint64_t at = 0; at < s->bytes; at += PIECE_BYTES) {
+        uint64_t n = s->bytes - at < PIECE_BYTES ? s->bytes - at : PIECE_BYTES;
+        BL_TRY(bl_file_read(bl_gguf_file(l->model->gguf, info->shard), info->file_off + s->off + at,
+                            n, dst + at));
         report(l, n);
+    }
+    return BL_OK;
+}
+
+static enum bl_status read_tensor(struct loader *l, uint16_t d, uint32_t t, unsigned char *dst)
+{
+    struct slice s;
+
+    for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
+        BL_TRY(read_slice(l, bl_gguf_tensor(l->model->gguf, t), &s, dst));
+        dst += s.bytes;
     }
     return BL_OK;
 }
@@ -130,7 +182,7 @@ static enum bl_status use_read(struct loader *l, uint16_t d)
     for (uint32_t t = 0; t < bl_gguf_n_tensors(g); t++) {
         if (l->off[t] == UINT64_MAX)
             continue;
-        BL_TRY(read_tensor(l, bl_gguf_tensor(g, t), (unsigned char *)block->host + l->off[t]));
+        BL_TRY(read_tensor(l, d, t, (unsigned char *)block->host + l->off[t]));
         l->base[t] = block->addr + l->off[t];
     }
     lock_pages(l, block->host, block->bytes);
@@ -149,22 +201,38 @@ static enum bl_status take_table(struct loader *l, uint16_t d)
     return bl_ledger_count(&l->plan->ledger, d, BL_MEM_PARAMS, (int64_t)table->granted_bytes);
 }
 
+/* In a block a device's own experts lie one after the other, in a mapped file all of them do. */
+static void fill_table(const struct loader *l, uint16_t d, const struct bl_weight *w,
+                       uint64_t *entry)
+{
+    const uint64_t stride = bl_weight_expert_stride(w);
+    const bool packed = l->blocks[d].weights > 0;
+    uint64_t at = l->base[w->tensor] + bl_weight_offset(w);
+
+    for (uint32_t e = 0; e < bl_weight_n_experts(w); e++) {
+        const bool here = bl_plan_expert_device(l->plan, (uint32_t)w->layer, e) == d;
+        entry[e] = here ? at : 0;
+        at += here || !packed ? stride : 0;
+    }
+}
+
 static void address_weights(struct loader *l, uint16_t d)
 {
+    uint64_t *addr = l->w->addr + (size_t)d * l->model->n_weights;
     uint64_t next = 0;
 
     for (uint32_t i = 0; i < l->model->n_weights; i++) {
         const struct bl_weight *w = &l->model->weight[i];
-        if (bl_plan_device(l->plan, w->layer, w->part) != d)
+        if (!bl_weight_has_table(w)) {
+            if (bl_plan_device(l->plan, w->layer, w->part) == d)
+                addr[i] = l->base[w->tensor] + bl_weight_offset(w);
             continue;
-        l->w->addr[i] = l->base[w->tensor] + bl_weight_offset(w);
-        if (!bl_weight_has_table(w))
+        }
+        if (l->off[w->tensor] == UINT64_MAX)
             continue;
-        uint64_t *entry = (uint64_t *)(void *)((unsigned char *)l->w->table[d].host + next);
-        for (uint32_t e = 0; e < w->ne[2]; e++)
-            entry[e] = l->w->addr[i] + e * bl_weight_expert_stride(w);
-        l->w->expert_table[i] = l->w->table[d].addr + next;
-        next += w->ne[2] * sizeof *entry;
+        fill_table(l, d, w, (uint64_t *)(void *)((unsigned char *)l->w->table[d].host + next));
+        addr[i] = l->w->table[d].addr + next;
+        next += bl_weight_n_experts(w) * sizeof(uint64_t);
     }
 }
 
@@ -176,7 +244,9 @@ static enum bl_status check_ids(struct loader *l, uint16_t d)
         const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, w->tensor);
         if (!w->below || bl_plan_device(l->plan, w->layer, w->part) != d)
             continue;
-        const int32_t *id = (const int32_t *)(uintptr_t)l->w->addr[i]; /* weights are host memory */
+        /* weights are host memory */
+        const int32_t *id =
+            (const int32_t *)(uintptr_t)l->w->addr[(size_t)d * l->model->n_weights + i];
         for (uint64_t n = info->bytes / sizeof *id, k = 0; k < n; k++)
             if (id[k] < 0 || (uint32_t)id[k] >= w->below)
                 return bl_model_fail(l->model, BL_EFORMAT, "tensor '%s' holds %d; must be 0 to %u",
@@ -202,9 +272,9 @@ static uint64_t total_bytes(struct loader *l, uint32_t n_devices)
 {
     uint64_t sum = 0;
     for (uint16_t d = 0; d < n_devices; d++) {
-        bl_plan_tensor_offsets(l->plan, l->model, d, l->off);
+        bl_plan_tensor_bytes(l->plan, l->model, d, l->off);
         for (uint32_t t = 0; t < bl_gguf_n_tensors(l->model->gguf); t++)
-            sum += l->off[t] != UINT64_MAX ? bl_gguf_tensor(l->model->gguf, t)->bytes : 0;
+            sum += l->off[t];
     }
     return sum;
 }
@@ -216,15 +286,18 @@ static enum bl_status allocate(struct loader *l, uint32_t n_devices)
 
     w->n_devices = n_devices;
     w->n_shards = bl_gguf_n_shards(l->model->gguf);
-    w->addr = bl_calloc(l->model->n_weights + 1, sizeof *w->addr);
-    w->expert_table = bl_calloc(l->model->n_weights + 1, sizeof *w->expert_table);
+    w->addr = bl_calloc((size_t)l->model->n_weights * n_devices + 1, sizeof *w->addr);
     w->block = bl_calloc(n_devices, sizeof *w->block);
     w->table = bl_calloc(n_devices, sizeof *w->table);
     w->import = bl_calloc(w->n_shards, sizeof *w->import);
+    l->of = bl_calloc(n + 1, sizeof *l->of);
     l->off = bl_calloc(n + 1, sizeof *l->off);
     l->base = bl_calloc(n + 1, sizeof *l->base);
-    if (!w->addr || !w->expert_table || !w->block || !w->table || !w->import || !l->off || !l->base)
+    if (!w->addr || !w->block || !w->table || !w->import || !l->of || !l->off || !l->base)
         return bl_fail(BL_ENOMEM, "out of memory for the addresses of %u tensors", n);
+    for (uint32_t i = 0; i < l->model->n_weights; i++)
+        if (bl_weight_has_table(&l->model->weight[i]))
+            l->of[l->model->weight[i].tensor] = &l->model->weight[i];
     return BL_OK;
 }
 
@@ -280,6 +353,7 @@ enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *mode
     if (!st)
         tell_nodes(&l, 0);
 out:
+    free((void *)l.of);
     free(l.off);
     free(l.base);
     return st;
@@ -297,7 +371,6 @@ void bl_weights_finish(struct bl_weights *w)
         if (w->import[s].dev)
             w->import[s].dev->ops->mem_free(&w->import[s]);
     free(w->addr);
-    free(w->expert_table);
     free(w->block);
     free(w->table);
     free(w->import);

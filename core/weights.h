@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weights.h — brings a model's tensors to where the plan wants them.
  *
- * Purpose   maps or reads tensors, builds the tables of expert addresses, reports progress.
+ * Purpose   maps or reads tensors, of experts those that a device has, builds the tables of expert addresses, reports progress.
  * Ownership owns the memory it takes; the mapping belongs to the GGUF file.
  * Units     bytes.
  * Errors    BL_EIO, BL_ENOMEM, BL_EDEVICE; mlock that fails is a warning.
@@ -13,8 +13,7 @@
 #include "plan.h"
 
 struct bl_weights {
-    uint64_t *addr;          /* [n_weights] first row */
-    uint64_t *expert_table;  /* [n_weights] table of experts, 0: none */
+    uint64_t *addr;          /* [n_devices * n_weights] first row, of experts their table; 0: not on the device */
     struct bl_mem *block;    /* [n_devices] tensors read into memory */
     struct bl_mem *table;    /* [n_devices] */
     struct bl_mem *import;   /* [n_shards] imported mappings */

@@ -94,8 +94,7 @@ static enum bl_status count_weights(struct bl_costs *c, const struct bl_model *m
         if (seen[w->tensor] != at)
             *at += bl_align_up(bl_gguf_tensor(m->gguf, w->tensor)->bytes, TENSOR_ALIGN);
         seen[w->tensor] = at;
-        if (bl_weight_has_table(w))
-            *at += sizeof(uint64_t) * w->ne[2];
+        *at += sizeof(uint64_t) * bl_weight_n_experts(w);
     }
     free(seen);
     return BL_OK;

@@ -11,6 +11,7 @@
 struct sim {
     const struct bl_program *prog;
     const struct bl_model *model;
+    const struct bl_plan *plan;
     const struct bl_machine *machine;
     const struct bl_timeline_options *opt;
     struct bl_timeline *out;
@@ -133,6 +134,16 @@ static double stream_or_run(struct sim *s, const struct bl_node *n, const struct
     return bl_stream_ns(&s->price[card], w, bl_link_bps(l, 0), measured);
 }
 
+/* Share of its layer's experts that a node's device has. */
+static double share_of(const struct sim *s, const struct bl_node *n, uint16_t d)
+{
+    const uint32_t n_experts = s->model->hp.n_expert;
+
+    if (n->op != BL_OP_EXPERTS)
+        return 1;
+    return (double)bl_plan_experts_on(s->plan, (uint32_t)n->layer, n_experts, d) / n_experts;
+}
+
 static double node_ns(struct sim *s, uint32_t i, bool *streamed)
 {
     const struct bl_graph *g = &s->prog->graph;
@@ -142,6 +153,7 @@ static double node_ns(struct sim *s, uint32_t i, bool *streamed)
     struct bl_work w;
 
     bl_work_count(&w, g, n, s->prog->shape.n_tok, s->opt->depth_tokens);
+    bl_work_share(&w, share_of(s, n, d));
     double ns = bl_work_ns(p, &w) + bl_node_fixed_ns(p);
     if (w.index_tok > 0 && w.n_tok <= BL_FEW_TOKENS)
         ns += bl_index_ns(p, w.index_tok) / s->n_choose;
@@ -254,7 +266,8 @@ enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program
 {
     struct bl_cost_table committed;
     struct bl_timeline t = {0};
-    struct sim s = {.prog = prog, .model = model, .machine = machine, .opt = opt, .out = &t};
+    struct sim s = {
+        .prog = prog, .model = model, .plan = plan, .machine = machine, .opt = opt, .out = &t};
 
     bl_cost_table_init(&committed);
     enum bl_status st = prepare(&s, plan, opt->table ? opt->table : &committed);

@@ -254,12 +254,13 @@ static inline uint64_t rig_address(struct rig *r, const struct bl_node *n, unsig
 {
     const bl_val v = bl_node_src(&r->g, n, i);
     const struct bl_value *w = &r->g.vals[v];
-    if (n->op != BL_OP_EXPERTS || i < 3 || i > 5)
+    if (n->op != BL_OP_EXPERTS || i < 3 || !v)
         return (uintptr_t)r->data[v];
     if (!r->experts[v]) {
-        r->experts[v] = malloc(w->ne[2] * sizeof(uint64_t));
-        for (uint32_t e = 0; e < w->ne[2]; e++)
-            r->experts[v][e] = (uintptr_t)r->data[v] + e * (bl_value_bytes(w) / w->ne[2]);
+        const uint32_t n_experts = r->g.vals[bl_node_src(&r->g, n, 5)].ne[2];
+        r->experts[v] = malloc(n_experts * sizeof(uint64_t));
+        for (uint32_t e = 0; e < n_experts; e++)
+            r->experts[v][e] = (uintptr_t)r->data[v] + e * (bl_value_bytes(w) / n_experts);
     }
     return (uintptr_t)r->experts[v];
 }

@@ -32,6 +32,11 @@ static uint32_t cut(const struct bl_experts_args *a, struct bl_experts_batch all
     return n;
 }
 
+static bool is_here(const struct bl_experts_args *a, size_t pair)
+{
+    return a->gate.expert[a->ids[pair]] != 0;
+}
+
 /* A counting sort, in which an expert's counter first counts and then points. Counters stand at the
  * end of the table, where batches come to lie only after they were read. */
 static void sort_run(const void *args, const struct bl_cpu_job *job)
@@ -45,15 +50,17 @@ static void sort_run(const void *args, const struct bl_cpu_job *job)
     a->batch[0].cost = 0;
     for (uint32_t p = 0; p < n_pairs; p++) {
         assert(a->ids[p] >= 0 && (uint32_t)a->ids[p] < a->n_experts);
-        of[a->ids[p]].n++;
+        of[a->ids[p]].n += is_here(a, p);
     }
-    for (uint32_t e = 0, first = 0; e < a->n_experts; e++) {
+    uint32_t first = 0, n = 0;
+    for (uint32_t e = 0; e < a->n_experts; e++) {
         of[e].first = first;
         first += of[e].n;
     }
+    *a->n_pairs = first;
     for (uint32_t p = 0; p < n_pairs; p++)
-        a->order[of[a->ids[p]].first++] = p;
-    uint32_t n = 0;
+        if (is_here(a, p))
+            a->order[of[a->ids[p]].first++] = p;
     for (uint32_t e = 0; e < a->n_experts; e++)
         n = cut(a, (struct bl_experts_batch){e, of[e].first - of[e].n, of[e].n, a->batch[n].cost},
                 n);
@@ -112,12 +119,16 @@ void bl_experts_scale_and_bias(const struct bl_experts_matrix *m, const struct b
                                float *y)
 {
     const uint32_t e = p->batch->expert;
-    if (m->scale)
+    if (m->scale) {
+        const float scale = *(const float *)(uintptr_t)m->scale[e];
         for (uint32_t i = 0; i < p->n; i++)
-            y[i] *= m->scale[e];
-    if (m->bias)
+            y[i] *= scale;
+    }
+    if (m->bias) {
+        const float *bias = (const float *)(uintptr_t)m->bias[e] + p->row;
         for (uint32_t i = 0; i < p->n; i++)
-            y[i] += m->bias[e * m->bias_elems + p->row + i];
+            y[i] += bias[i];
+    }
 }
 
 static void dot(const struct bl_experts_matrix *m, const struct bl_experts_piece *p, float *y,
@@ -166,8 +177,8 @@ static void gate_up_run(const void *args, const struct bl_cpu_job *job)
 static void quantize_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct bl_experts_args *a = args;
-    const uint32_t k = a->down.k, n_pairs = bl_cpu_n_rows(job, a->rows) * a->n_used;
-    const struct bl_cpu_range r = bl_cpu_split(n_pairs, job->ith, job->nth);
+    const uint32_t k = a->down.k;
+    const struct bl_cpu_range r = bl_cpu_split(*a->n_pairs, job->ith, job->nth);
     bl_quant_fn *const quantize = bl_cpu_quantizer(job->kernels, a->down.kernel->act);
     for (size_t p = r.first; p < r.end; p++)
         quantize(k, (struct bl_act_block *)(a->hq + p * a->hq_stride), a->h + p * k);
@@ -193,7 +204,8 @@ static void sum_run(const void *args, const struct bl_cpu_job *job)
         float *y = a->y + t * n;
         memset(y, 0, n * sizeof *y);
         for (size_t pair = t * a->n_used; pair < (t + 1) * a->n_used; pair++)
-            job->kernels->axpy(n, y, a->weights[pair], a->part + pair * n);
+            if (!a->divided || is_here(a, pair))
+                job->kernels->axpy(n, y, a->weights[pair], a->part + pair * n);
     }
 }
 
@@ -207,7 +219,6 @@ static struct bl_experts_matrix matrix_of(const struct bl_cpu_builder *b, unsign
                                   .bias = bl_cpu_weight(b, src + 3),
                                   .scale = bl_cpu_weight(b, src + 6),
                                   .stride = (size_t)bl_dtype_row_bytes(w->type, w->ne[0]),
-                                  .bias_elems = w->ne[1],
                                   .k = w->ne[0],
                                   .rows = w->ne[1]};
     m.group = m.kernel->rows;
@@ -259,14 +270,14 @@ struct bl_experts_args bl_experts_of(const struct bl_cpu_builder *b, uint64_t ta
         .spare = (uint32_t)(bl_experts_pairs(b->graph, b->node) / most),
         .glu = at->glu,
         .rows = bl_cpu_rows_of(b, BL_EXPERTS_INPUT),
+        .divided = at->parts > 1,
         .table = table,
         .table_bytes = bl_experts_table_bytes(b->graph, b->node, most),
         .n_batches = (uint32_t *)(uintptr_t)table,
+        .n_pairs = (uint32_t *)(uintptr_t)table + 1,
         .batch = (struct bl_experts_batch *)(uintptr_t)(table + 64),
         .order = (uint32_t *)(uintptr_t)(table + batch_bytes(b->graph, b->node, most)),
     };
-    if (at->bias_elems)
-        a.gate.bias_elems = a.up.bias_elems = at->bias_elems;
     share_pieces(&a.gate, &a.up);
     return a;
 }
@@ -303,6 +314,8 @@ bool bl_experts_sum(struct bl_cpu_builder *b, const struct bl_experts_args *a)
         return false;
     bl_cpu_touch(b, (uintptr_t)a->part,
                  bl_experts_pairs(b->graph, b->node) * a->down.rows * sizeof(float), 0, false);
+    if (a->divided)
+        bl_cpu_reads(b, BL_EXPERTS_IDS);
     bl_cpu_reads(b, BL_EXPERTS_WEIGHTS);
     bl_cpu_writes(b, 0);
     b->last_matmul = NULL; /* what comes after the router was not the matmul that follows here */

@@ -2,8 +2,9 @@
 /* experts.h — the two forms of EXPERTS: row by row for few tokens, in panels for many; private to backends/cpu.
  *
  * Purpose   the pairs (token, slot) are sorted by expert; a matrix of an expert is then read once for all its tokens.
- *           Threads share (expert, rows) evenly whatever the routing. Every pair has its own result in scratch, summed in
- *           the order of the slots: nothing depends on the number of threads.
+ *           Pairs of experts that the device does not have are left out. Threads share (expert, rows) evenly whatever
+ *           the routing. Every pair has its own result in scratch, summed in the order of the slots: nothing depends on
+ *           the number of threads.
  * Ownership as segment.h.
  * Units     elements and bytes. A position is a pair's place in order[].
  * Errors    none.
@@ -25,9 +26,8 @@ struct bl_experts_batch {
 /* One matrix of every expert, as its rows are dealt. */
 struct bl_experts_matrix {
     const struct bl_matmul_kernel *kernel;
-    const uint64_t *expert; /* addresses */
-    const float *bias, *scale;
-    size_t stride, bias_elems; /* from one expert's bias to the next */
+    const uint64_t *expert, *bias, *scale; /* addresses; of experts that are elsewhere 0 */
+    size_t stride;
     uint32_t k, rows, group, chunk;
 };
 struct bl_experts_args {
@@ -42,9 +42,10 @@ struct bl_experts_args {
     uint32_t spare; /* batches more than experts that may make */
     struct bl_glu_attr glu;
     uint8_t rows;
+    bool divided; /* some experts may be elsewhere */
     /* scratch */
     uint64_t table, table_bytes;
-    uint32_t *n_batches;
+    uint32_t *n_batches, *n_pairs;  /* pairs: of experts that are here */
     struct bl_experts_batch *batch; /* cost of all behind the last */
     uint32_t *order;                /* [pairs] */
     float *h, *part;                /* [position][n_ff], [pair][n_out] */

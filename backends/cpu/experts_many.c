@@ -77,7 +77,7 @@ static struct walk walk_runs(const struct many_args *a, const struct bl_cpu_job 
                              uint32_t n_rows)
 {
     struct walk w = walk_of(a, runs);
-    const uint64_t n_pairs = (uint64_t)bl_cpu_n_rows(job, a->e.rows) * a->e.n_used;
+    const uint64_t n_pairs = *a->e.n_pairs;
     w.n_panels = (n_rows + BL_PANEL_ROWS - 1) / BL_PANEL_ROWS;
     w.unit_cost = w.n_panels * (n_pairs + (uint64_t)(w.end - w.at) * PACK) / (SHARES * job->nth);
     return w;

@@ -254,7 +254,8 @@ static enum bl_status build(const struct bl_model *m, const struct bl_shape *s, 
         bl_graph_at(g, BL_PART_FFN, i);
         x = bl_graph_add(g, x, h);
         h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], x);
-        h = l->moe ? bl_build_moe(m, g, i, h, &m->hp.glu) : bl_build_ffn(m, g, i, h, &m->hp.glu);
+        h = l->moe ? bl_build_moe(m, g, i, h, &m->hp.glu, &m->hp.glu)
+                   : bl_build_ffn(m, g, i, h, &m->hp.glu);
         x = bl_graph_add(g, x, h);
     }
     bl_build_head(m, g, s, x);

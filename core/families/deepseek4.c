@@ -551,18 +551,12 @@ static bl_val build_attention(const struct bl_model *m, struct bl_graph *g,
     return bl_build_linear(m, g, l->role[BL_W_ATTN_OUT_B], o);
 }
 
-static bl_val build_experts(const struct bl_model *m, struct bl_graph *g, int layer, bl_val h)
-{
-    const struct layer *x = &ds4_of(m)->layer[layer];
-    bl_val y = bl_build_routed_experts(m, g, layer, h, &x->glu);
-    return bl_graph_add(g, y, bl_build_shared_experts(m, g, layer, h, &x->shared_glu));
-}
-
 /* Around each half of a layer: what it reads of the streams, and what becomes of them. */
 static bl_val build_layer(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
                           int layer, bl_val streams, const struct angles *angles)
 {
     const struct bl_layer *l = &m->layer[layer];
+    const struct layer *x = &ds4_of(m)->layer[layer];
     uint32_t n = ds4_of(m)->streams.n;
     bl_graph_at(g, BL_PART_ATTN, layer);
     bl_val w = build_mixing(m, g, &l->role[BL_W_HC_ATTN_FN], streams);
@@ -574,7 +568,8 @@ static bl_val build_layer(const struct bl_model *m, struct bl_graph *g, const st
     w = build_mixing(m, g, &l->role[BL_W_HC_FFN_FN], streams);
     h = bl_graph_stream_read(g, streams, w, n);
     h = bl_build_norm(m, g, l->role[BL_W_FFN_NORM], h);
-    return bl_graph_stream_write(g, streams, build_experts(m, g, layer, h), w);
+    h = bl_build_moe(m, g, layer, h, &x->glu, &x->shared_glu);
+    return bl_graph_stream_write(g, streams, h, w);
 }
 
 static void build_head(const struct bl_model *m, struct bl_graph *g, const struct bl_shape *s,
