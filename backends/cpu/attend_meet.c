@@ -3,7 +3,7 @@
  * lie. */
 #include "attend_block.h"
 
-enum { PAIR_TILES = 1 /* whose panels leave room for no more beside them */ };
+enum { PAIR_TILES = 2 /* beside whose panels there is no room for more */ };
 
 static uint32_t lane_of(const struct bl_attend_keys *k, uint32_t key)
 {
