@@ -17,6 +17,12 @@ static double touched(double used, double of, double n)
     return of > 0 ? 1 - pow(1 - used / of, n) : 1;
 }
 
+/* Panels are made of whole blocks of columns. */
+static double padding(double columns)
+{
+    return columns > 0 ? ceil(columns / 256) * 256 / columns : 1;
+}
+
 static void count_weight(struct bl_work *w, const struct bl_value *v, double share)
 {
     double bytes = (double)bl_value_bytes(v) * share;
@@ -35,9 +41,13 @@ static void count_experts(struct bl_work *w, const struct bl_graph *g, const str
     const struct bl_value *down = source(g, n, 5);
     const double of = down->ne[2], share = touched(a->n_used, of, w->n_tok);
 
-    for (unsigned i = 3; i <= 5; i++)
-        if (bl_node_src(g, n, i))
-            count_weight(w, source(g, n, i), share);
+    for (unsigned i = 3; i <= 5; i++) {
+        const struct bl_value *v = source(g, n, i);
+        if (!bl_node_src(g, n, i))
+            continue;
+        count_weight(w, v, share);
+        w->padded_macs += (double)v->ne[0] * v->ne[1] * padding(v->ne[0]) * a->n_used * w->n_tok;
+    }
     w->macs = w->weights / share * a->n_used / of * w->n_tok;
     w->tok_per_matrix = w->n_tok * a->n_used / (of * share);
     w->ffn = down->ne[0];
@@ -134,6 +144,7 @@ static void count_rest(struct bl_work *w, const struct bl_graph *g, const struct
         w->weights = 0;
     w->tok_per_matrix = matrix ? source(g, n, 1)->ne[1] : 0;
     w->macs = w->weights * w->tok_per_matrix;
+    w->padded_macs = w->macs * padding(source(g, n, 0)->ne[0]);
     w->rows = source(g, n, 0)->ne[1];
     if (matrix && !arranged_before(g, n))
         w->arranged = (double)source(g, n, 1)->ne[0] * source(g, n, 1)->ne[1];
@@ -144,14 +155,14 @@ static double activation_bytes(const struct bl_value *v)
     return v->origin == BL_ACTIVATION ? (double)bl_value_bytes(v) : 0;
 }
 
-/* What goes through a node element by element. A convolution reads its input once for every tap. */
+/* What goes through a node element by element: of products with matrices, results. A convolution
+ * reads its input once for every tap. */
 static double moved_bytes(const struct bl_graph *g, const struct bl_node *n)
 {
     double bytes = 0;
 
-    if (n->op == BL_OP_MATMUL || n->op == BL_OP_MATMUL_HEADS || n->op == BL_OP_EXPERTS)
-        return 0;
-    for (unsigned i = 0; i < n->n_src; i++)
+    const bool matrix = n->op == BL_OP_MATMUL || n->op == BL_OP_MATMUL_HEADS;
+    for (unsigned i = 0; i < n->n_src && !matrix; i++)
         bytes += activation_bytes(source(g, n, i));
     if (n->op == BL_OP_SHORT_CONV)
         bytes *= source(g, n, 1)->ne[0];
@@ -195,6 +206,7 @@ void bl_work_share(struct bl_work *w, double share)
     w->weight_bytes *= share;
     w->weights *= share;
     w->macs *= share;
+    w->padded_macs *= share;
     w->arranged *= share;
     w->moved_bytes *= share;
 }
@@ -404,9 +416,10 @@ static const struct bl_step_rate *step_rate(const struct bl_pricing *p, uint32_t
     return &p->device->step_rate[n_tok > BL_FEW_TOKENS ? BL_STEP_MANY : BL_STEP_FEW];
 }
 
-static bool kernels_known(const struct bl_pricing *p, uint32_t n_tok)
+bool bl_kernels_measured(const struct bl_machine_device *d)
 {
-    return step_rate(p, n_tok)->moved_bps > 0 && p->device->rate_default.decode_bps > 0;
+    return d->step_rate[BL_STEP_FEW].moved_bps > 0 && d->step_rate[BL_STEP_MANY].moved_bps > 0 &&
+           d->rate_default.decode_bps > 0;
 }
 
 /* What no figure is known of costs nothing: it was too small to tell. */
@@ -425,7 +438,7 @@ static double idle_share(const struct bl_pricing *p, const struct bl_work *w)
     return ceil(w->rows / (panel * threads)) * panel * threads / w->rows;
 }
 
-/* Weights of a step of many tokens come from memory while others are multiplied. */
+/* Few tokens wait for weights; many multiply them while others come from memory. */
 static double known_weights_ns(const struct bl_pricing *p, const struct bl_work *w)
 {
     const struct bl_type_rate *r = bl_type_rate_of(p->device, (enum bl_dtype)w->type);
@@ -435,8 +448,8 @@ static double known_weights_ns(const struct bl_pricing *p, const struct bl_work 
 
     if (few && w->tok_per_matrix <= 1)
         return read;
-    const double product = at_rate(w->macs, measured_rate(r, w->tok_per_matrix));
-    return bl_cost_soft_max(read, few ? product : product * idle_share(p, w), 3);
+    const double macs = few ? w->macs : w->padded_macs * idle_share(p, w);
+    return bl_cost_soft_max(read, at_rate(macs, measured_rate(r, w->tok_per_matrix)), 2);
 }
 
 /* Scores, products and values cost arithmetic; what is read of the cache may also wait for memory.
@@ -466,7 +479,7 @@ double bl_work_ns(const struct bl_pricing *p, const struct bl_work *w)
     struct bl_cost_key k = p->key;
     double ns = 0;
 
-    if (kernels_known(p, w->n_tok))
+    if (bl_kernels_measured(p->device))
         return known_ns(p, w);
 
     k.quant = (uint8_t)quant_of(w->type);
@@ -481,7 +494,7 @@ double bl_work_ns(const struct bl_pricing *p, const struct bl_work *w)
 
 double bl_index_ns(const struct bl_pricing *p, double ctx_tokens)
 {
-    if (kernels_known(p, 1)) /* counted as work */
+    if (bl_kernels_measured(p->device)) /* counted as work */
         return 0;
     return ctx_tokens * bl_cost_look(p->table, BL_COST_INDEX, &p->key);
 }

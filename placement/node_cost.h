@@ -23,6 +23,7 @@ struct bl_work {
     double state_bytes, attend_macs;
     double scores, cache_values; /* of attention: pairs of a head and a row, values that they read */
     double state_values;     /* of recurrent layers, updated for a token */
+    double padded_macs;      /* macs of whole blocks of 256 columns */
     double arranged;         /* activations made ready for products with matrices */
     double moved_bytes;      /* activations read and written besides */
     double index_tok;        /* tokens of context among whose groups some are chosen */
@@ -50,6 +51,8 @@ struct bl_pricing {
 void bl_pricing_init(struct bl_pricing *, const struct bl_machine_device *, const struct bl_model *, const struct bl_plan *,
                      const struct bl_cost_table *table);
 double bl_work_ns(const struct bl_pricing *, const struct bl_work *);
+/* Whether a probe told what kernels do there, so that no constant of the table is asked. */
+bool bl_kernels_measured(const struct bl_machine_device *);
 /* Choosing among groups of context in one token's step, all layers together. */
 double bl_index_ns(const struct bl_pricing *, double ctx_tokens);
 /* What does not depend on work: of a layer (-1: what lies outside of layers is free) or of one node, in the step. */

@@ -26,7 +26,7 @@ enum bl_isa bl_probe_cpuinfo(const char *text, char *name, size_t cap);
 
 struct bl_probe_plan {
     bool quick;                   /* few types, few thread counts */
-    uint64_t budget_ns;           /* 0: 20 s, quick 3 s; if it is over in the first round, what comes last is left out */
+    uint64_t budget_ns;           /* 0: 15 s, quick 3 s; if it is over in the first round, what comes last is left out */
     void (*note)(void *arg, const char *text); /* what is going on; may be NULL */
     void *arg;
 };

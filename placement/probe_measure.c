@@ -183,7 +183,7 @@ static enum bl_status measure_rounds(struct bl_probe *p, struct bl_machine_devic
 
 enum bl_status bl_probe_measure(struct bl_machine *m, const struct bl_probe_plan *plan)
 {
-    static const uint64_t budget_ns = 20000000000, quick_ns = 3000000000;
+    static const uint64_t budget_ns = 15000000000, quick_ns = 3000000000;
     const uint64_t ns = plan->budget_ns ? plan->budget_ns : plan->quick ? quick_ns : budget_ns;
     struct bl_probe p = {.machine = m, .dev = &m->device[0], .plan = plan};
     struct bl_machine_device *round = bl_calloc(MOST_ROUNDS, sizeof *round);

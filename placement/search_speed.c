@@ -47,6 +47,14 @@ static enum bl_status find_crossover(struct bl_choice *c, const struct bl_model 
     return BL_OK;
 }
 
+static bool all_measured(const struct bl_machine *machine)
+{
+    for (uint32_t d = 0; d < machine->n_devices; d++)
+        if (!bl_kernels_measured(&machine->device[d]))
+            return false;
+    return true;
+}
+
 /* Variances add up in logarithms: of each constant by its slope, and of what no description says.
  */
 static enum bl_status spread(struct bl_choice *c, const struct steps *t, const struct bl_model *m,
@@ -54,8 +62,10 @@ static enum bl_status spread(struct bl_choice *c, const struct steps *t, const s
                              const double ns[2])
 {
     const double step = 0.02;
-    double var[2] = {BL_COST_UNSAID_DECODE * BL_COST_UNSAID_DECODE,
-                     BL_COST_UNSAID_PREFILL * BL_COST_UNSAID_PREFILL};
+    const bool measured = all_measured(machine);
+    const double decode = measured ? BL_COST_PROBED_DECODE : BL_COST_UNSAID_DECODE,
+                 prefill = measured ? BL_COST_PROBED_PREFILL : BL_COST_UNSAID_PREFILL;
+    double var[2] = {decode * decode, prefill * prefill};
     struct bl_cost_table table;
     struct bl_search_options moved = *opt;
 

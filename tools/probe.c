@@ -21,7 +21,7 @@ enum { FORMAT_TABLE, FORMAT_JSON };
 static const struct bl_arg probe_rows[] = {
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
      .help = "write the machine there as JSON, for --machine"},
-    {"--quick", BL_ARG_FLAG, AT(quick), .help = "few types and 3 seconds instead of all and 12"},
+    {"--quick", BL_ARG_FLAG, AT(quick), .help = "few types and 3 seconds instead of all and 15"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
      .help = "of standard output: table for people (default), json as in the file"},
 };
