@@ -9,7 +9,7 @@
 
 #include "cpu/segment.h"
 
-enum { RIG_FEW_TOKENS = 4, RIG_FEW_HEADS = 16 };
+enum { RIG_FEW_TOKENS = 4, RIG_FEW_HEADS = 8 };
 
 /* As rig_cases, and on this CPU without bfloat16. */
 static inline void rig_attention_cases(rig_make_fn *make, rig_check_fn *check, const void *arg)

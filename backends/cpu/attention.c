@@ -7,7 +7,9 @@ enum {
     LEAST_SPLIT = 128,      /* keys and values of one head stay in the first-level caches */
     LEAST_TILE_SPLIT = 256, /* merging is a small part of the work */
     MOST_SPLITS = 64,
-    MOST_HEADS = 16 /* of a key head whose rows are read where they lie: with more, copies pay */
+    /* of a key head whose rows are read where they lie: with more, copies pay, sooner in pairs */
+    MOST_HEADS = 16,
+    MOST_HEADS_PAIRS = 8
 };
 enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 
@@ -73,6 +75,13 @@ static void fill_groups(struct bl_cpu_builder *b, struct bl_cpu_attention_args *
     a->n_chosen = bl_cpu_src(b, CHOSEN)->ne[0];
 }
 
+static uint32_t most_heads(const struct bl_cpu_builder *b, const struct bl_value *k,
+                           const struct bl_value *v)
+{
+    const struct bl_pair_rows *rows = b->dev->kernels.pair_rows;
+    return rows[k->type].keys && rows[v->type].values ? MOST_HEADS_PAIRS : MOST_HEADS;
+}
+
 static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
                       const struct sizes *s)
 {
@@ -92,7 +101,7 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     a->k_head_bytes = (size_t)bl_dtype_row_bytes(k->type, a->at.dk);
     a->v_head_bytes = k == v ? a->k_head_bytes : (size_t)bl_dtype_row_bytes(v->type, a->at.dv);
     a->group = a->at.n_head / a->at.n_head_kv;
-    if (is_few(bl_cpu_src(b, Q)) && a->group <= MOST_HEADS) {
+    if (is_few(bl_cpu_src(b, Q)) && a->group <= most_heads(b, k, v)) {
         a->row_scores = b->dev->kernels.rows[k->type].scores;
         a->row_sum = b->dev->kernels.rows[v->type].sum;
     }

@@ -114,7 +114,7 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     a->y = r->y = room((size_t)s->n_tok * n_head * s->dv * sizeof(float));
     a->keys = c->now->rows[s->type].keys;
     a->values = c->now->rows[s->type].values;
-    if (s->n_tok == 1 && s->group <= 16) {
+    if (s->n_tok == 1 && s->group <= (c->now->pair.queries ? 8 : 16)) {
         a->row_scores = c->now->rows[s->type].scores;
         a->row_sum = c->now->rows[s->type].sum;
     } else {

@@ -11,7 +11,7 @@ enum {
     MAX_K = 576,
     ALL = BL_TILE_ROWS * BL_TILE_KEYS,
     MOST = BL_TILE_ROWS * MAX_K,
-    MOST_LENGTH = 46080 /* of integers: its square is below 2^31 */
+    MOST_LENGTH = 32767 /* of integers: its square is below 2^31 */
 };
 
 /* Sums of products in float, in the order of the terms. */
@@ -55,12 +55,12 @@ static bool check_integers(struct context *c, const char *what, uint32_t row, ui
     }
     if (largest > 0x1p63) /* too long to be measured */
         return isnan(unit) || check_fail(c, "%s %u is finite", what, row);
-    if (largest < 0x1p-60)
+    if (squares < 0x1p-121)
         return (unit == 0 && length == 0) || check_fail(c, "%s %u has a length", what, row);
     if (length > (double)MOST_LENGTH * MOST_LENGTH)
         return check_fail(c, "%s %u is too long: %.9g", what, row, sqrt(length));
-    const double least = fmax(sqrt(squares) / MOST_LENGTH, largest / 32767);
-    if ((double)unit > 1.002 * least)
+    const double least = sqrt(squares) / MOST_LENGTH;
+    if (squares > 0x1p-119 && (double)unit > 1.002 * least)
         return check_fail(c, "%s %u has unit %.9g where %.9g would do", what, row, (double)unit,
                           least);
     for (uint32_t i = 0; i < k; i++)

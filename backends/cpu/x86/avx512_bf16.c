@@ -21,25 +21,22 @@ BL_ALWAYS_INLINE __m512 dot_bf16(__m512 acc, __m512i x, __m512i y)
 
 /* ---- integers ---- */
 
-/* The product of two lengths, and with it every sum of products, fits 31 bits: 46080^2 = 0.99 2^31,
- * what rounding adds included. */
-static const float MOST_LENGTH = 46080 - 64, MOST_ELEMENT = 32767;
-
-/* Squares of what is smaller may be no numbers of full length. */
-static const float LEAST = 0x1p-60f;
+/* Lengths of vectors: no element is larger, and the product of two, which no sum of products
+ * exceeds, fits 31 bits, what rounding adds included. */
+static const float LENGTH = 32767 - 32;
+/* Squares below may be no numbers of full precision. */
+static const float LEAST = 0x1p-120f;
 
 /* Lane r: what vector r is multiplied by, and what one is worth then: nothing in a vector of next
  * to nothing; no number where the squares are not finite. */
 struct units {
     __m512 scale, unit;
 };
-BL_ALWAYS_INLINE struct units units_of(__m512 squares, __m512 largest)
+BL_ALWAYS_INLINE struct units units_of(__m512 squares)
 {
-    const __mmask16 any = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(LEAST), _CMP_GE_OQ);
-    const __m512 length = _mm512_div_ps(_mm512_sqrt_ps(squares), _mm512_set1_ps(MOST_LENGTH));
-    const __m512 unit = _mm512_max_ps(
-        length, _mm512_div_ps(largest, _mm512_set1_ps(MOST_ELEMENT))); /* of two the latter */
+    const __mmask16 any = _mm512_cmp_ps_mask(squares, _mm512_set1_ps(LEAST), _CMP_GE_OQ);
     const __mmask16 finite = _mm512_cmp_ps_mask(squares, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);
+    const __m512 unit = _mm512_div_ps(_mm512_sqrt_ps(squares), _mm512_set1_ps(LENGTH));
     struct units u;
     u.scale = _mm512_maskz_div_ps(any & finite, _mm512_set1_ps(1), unit);
     u.unit = _mm512_mask_mov_ps(_mm512_set1_ps(NAN), finite, _mm512_maskz_mov_ps(any, unit));
@@ -61,20 +58,23 @@ BL_ALWAYS_INLINE __m512 some(enum bl_dtype t, const char *row, uint32_t i, uint3
     return i < n ? load_row(t, row, i, lanes(n - i)) : _mm512_setzero_ps();
 }
 
-/* Squares and largest magnitudes of 16 rows. */
+/* The lengths of n rows. */
 BL_ALWAYS_INLINE struct units measure(enum bl_dtype t, uint32_t dk, uint32_t n,
                                       const char *const row[LANES])
 {
-    __m512 squares[LANES], largest[LANES];
+    __m512 squares[LANES];
     for (uint32_t r = 0; r < LANES; r++)
-        squares[r] = largest[r] = _mm512_setzero_ps();
-    for (uint32_t r = 0; r < n; r++)
-        for (uint32_t i = 0; i < dk; i += LANES) {
-            const __m512 v = load_row(t, row[r], i, lanes(dk - i));
+        squares[r] = _mm512_setzero_ps();
+    for (uint32_t r = 0; r < n; r++) {
+        uint32_t i = 0;
+        for (; i + LANES <= dk; i += LANES) {
+            const __m512 v = load_row(t, row[r], i, 0xffff);
             squares[r] = _mm512_fmadd_ps(v, v, squares[r]);
-            largest[r] = _mm512_max_ps(largest[r], _mm512_abs_ps(v));
         }
-    return units_of(fold_all(false, LANES, squares), fold_all(true, LANES, largest));
+        const __m512 v = some(t, row[r], i, dk);
+        squares[r] = _mm512_fmadd_ps(v, v, squares[r]);
+    }
+    return units_of(fold_all(false, LANES, squares));
 }
 
 static void queries(uint32_t dk, uint32_t n, int16_t *out, float *unit, const float *q)
@@ -104,29 +104,38 @@ static void queries(uint32_t dk, uint32_t n, int16_t *out, float *unit, const fl
 
 /* ---- rows ---- */
 
+/* Elements [i, i + 32) of 16 keys, of which a row has dk; whole: that many and more. */
+BL_ALWAYS_INLINE void arrange(enum bl_dtype t, bool whole, uint32_t dk, uint32_t i, int16_t *out,
+                              const char *const row[LANES], const float scale[LANES])
+{
+    __m512 v[LANES];
+    for (uint32_t r = 0; r < LANES; r++) {
+        const __m512 lo = whole ? load_row(t, row[r], i, 0xffff) : some(t, row[r], i, dk);
+        const __m512 hi =
+            whole ? load_row(t, row[r], i + LANES, 0xffff) : some(t, row[r], i + LANES, dk);
+        v[r] = _mm512_castsi512_ps(to_integers(lo, hi, _mm512_set1_ps(scale[r])));
+    }
+    transpose(v);
+    for (uint32_t r = 0; r < LANES; r++)
+        if (whole || i + 2 * pair_of(r) < dk)
+            _mm512_store_ps(out + 2 * pair_of(r) * BL_TILE_PANEL, v[r]);
+}
 BL_ALWAYS_INLINE void keys(enum bl_dtype t, uint32_t dk, int16_t *panel, float *unit,
                            const char *base, const uint64_t *row)
 {
-    for (uint32_t j = 0; j < BL_TILE_PANEL; j += LANES) {
+    for (uint32_t j = 0; j < BL_TILE_PANEL; j += LANES, panel += PAIRS) {
         const char *of[LANES];
         float scale[LANES];
+        uint32_t i = 0;
         for (uint32_t r = 0; r < LANES; r++)
             of[r] = base + row[j + r];
         const struct units u = measure(t, dk, LANES, of);
         _mm512_storeu_ps(scale, u.scale);
         _mm512_store_ps(unit + j, u.unit);
-        for (uint32_t i = 0; i < dk; i += PAIRS) {
-            int16_t *out = panel + (size_t)i * BL_TILE_PANEL + 2 * j;
-            __m512 v[LANES];
-            for (uint32_t r = 0; r < LANES; r++)
-                v[r] = _mm512_castsi512_ps(to_integers(some(t, of[r], i, dk),
-                                                       some(t, of[r], i + LANES, dk),
-                                                       _mm512_set1_ps(scale[r])));
-            transpose(v);
-            for (uint32_t r = 0; r < LANES; r++)
-                if (i + 2 * pair_of(r) < dk)
-                    _mm512_store_ps(out + 2 * pair_of(r) * BL_TILE_PANEL, v[r]);
-        }
+        for (; i + PAIRS <= dk; i += PAIRS)
+            arrange(t, true, dk, i, panel + (size_t)i * BL_TILE_PANEL, of, scale);
+        if (i < dk)
+            arrange(t, false, dk, i, panel + (size_t)i * BL_TILE_PANEL, of, scale);
     }
 }
 /* Of each element the one of row a, then the one of row b. */
