@@ -340,7 +340,7 @@ struct bl_placement_info {
 };
 struct bl_placement_device {
     const char *id, *name;
-    uint64_t usable_bytes, budget_bytes, planned_bytes; /* budget: usable less the driver's and the reserve */
+    uint64_t usable_bytes, budget_bytes, planned_bytes; /* budget: usable less the reserve; planned: the driver's too */
     uint64_t mem_bytes, driver_bytes;
     const char *shares;                  /* id of the device whose memory it is; NULL: its own */
     bool cpu;

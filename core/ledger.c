@@ -8,7 +8,8 @@
 const char *bl_purpose_name(enum bl_purpose p)
 {
     static const char *const name[BL_N_PURPOSES] = {"weights", "state",  "ring slack", "compute",
-                                                    "params",  "output", "host"};
+                                                    "params",  "output", "host",       "driver",
+                                                    "staging", "draft"};
     assert((unsigned)p < BL_N_PURPOSES);
     return name[p];
 }

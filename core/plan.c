@@ -251,6 +251,21 @@ static uint64_t granted(const struct sizing *z, uint16_t d, uint64_t bytes)
     return bytes ? bl_align_up(bytes, z->machine->device[d].caps.granule_bytes) : 0;
 }
 
+/* What the driver takes; and, so that a ledger shows it, what takes nothing: experts are not sent
+ * to cards, and layers for drafting are not loaded. */
+static enum bl_status plan_others(struct bl_plan *p, const struct sizing *z, uint16_t d)
+{
+    const struct bl_machine_device *md = &z->machine->device[d];
+
+    if (md->driver_bytes)
+        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_DRIVER, md->driver_bytes));
+    if (d && z->model->hp.n_expert)
+        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STAGING, 0));
+    if (!d && z->machine->n_devices > 1 && z->model->hp.n_layer_nextn)
+        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_DRAFT, 0));
+    return BL_OK;
+}
+
 static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uint16_t d)
 {
     const struct bl_block_bytes *b = &z->blocks[d];
@@ -262,6 +277,7 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
                           granted(z, d, b->compute - b->scratch) + granted(z, d, b->scratch)));
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_PARAMS,
                           granted(z, d, b->params) + granted(z, d, b->tables)));
+    BL_TRY(plan_others(p, z, d));
     if (d != 0)
         return BL_OK;
     BL_TRY(bl_ledger_plan(&p->ledger, 0, BL_MEM_PARAMS, granted(z, 0, bl_params_bytes(p))));

@@ -20,18 +20,26 @@ struct rule {
     char pattern[RULE_BYTES], said[RULE_BYTES]; /* said: as the command line has it */
     pcre2_code *code;
     uint16_t device;
-    uint32_t matched, taken; /* tensors; taken: of them by this rule */
+    uint32_t matched, taken,
+        moved; /* tensors; taken: of them by this rule; moved: not of the state */
 };
 struct constrain {
     const struct bl_model *model;
     const struct bl_machine *machine;
     const struct bl_placement_rules *say;
-    struct bl_plan *plan;
-    struct rule *rule; /* [MOST_RULES] */
+    struct bl_pins *pins;
+    struct rule *rule;   /* [MOST_RULES] */
+    uint64_t *all, *hit; /* [n_layers + 1][BL_N_PARTS] bytes; those that rules match */
     uint32_t n_rules;
-    uint16_t card[BL_MAX_DEVICES]; /* in the order of -dev, or of the machine */
-    uint32_t n_cards;
+    uint16_t named[BL_MAX_DEVICES],
+        card[BL_MAX_DEVICES]; /* all cards; those of -dev in its order */
+    uint32_t n_named, n_cards;
 };
+
+static uint32_t n_layers(const struct constrain *c)
+{
+    return c->model->hp.n_layer;
+}
 
 /* ---- devices ---- */
 
@@ -48,7 +56,7 @@ static uint16_t find_device(const struct constrain *c, const char *name)
         if (strncasecmp(name, kinds[i], n) || name[n] < '0' || name[n] > '9')
             continue;
         const unsigned long at = strtoul(name + n, &end, 10);
-        return !*end && at < c->n_cards ? c->card[at] : BL_NO_DEVICE;
+        return !*end && at < c->n_named ? c->named[at] : BL_NO_DEVICE;
     }
     return bl_machine_find(c->machine, name);
 }
@@ -58,7 +66,7 @@ static enum bl_status unknown_device(const struct constrain *c, const char *opti
 {
     return bl_fail(BL_EINVAL,
                    "%s: '%.60s' is no device of %s, which has CPU and %u cards from CUDA0 on",
-                   option, name, c->machine->name, c->n_cards);
+                   option, name, c->machine->name, c->n_named);
 }
 
 static enum bl_status list_cards(struct constrain *c)
@@ -69,7 +77,9 @@ static enum bl_status list_cards(struct constrain *c)
 
     for (uint16_t d = 1; d < c->machine->n_devices; d++)
         if (c->machine->device[d].kind == BL_KIND_GPU)
-            c->card[c->n_cards++] = d;
+            c->named[c->n_named++] = d;
+    memcpy(c->card, c->named, sizeof c->card);
+    c->n_cards = c->n_named;
     if (!c->say->devices)
         return BL_OK;
     snprintf(names, sizeof names, "%s", c->say->devices);
@@ -82,7 +92,15 @@ static enum bl_status list_cards(struct constrain *c)
     }
     memcpy(c->card, wanted, n * sizeof *wanted);
     c->n_cards = n;
+    c->pins->left_out = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++)
+        c->pins->left_out &= ~((uint64_t)1 << c->card[i]);
     return BL_OK;
+}
+
+static bool is_left_out(const struct constrain *c, uint16_t d)
+{
+    return d && c->pins->left_out >> d & 1;
 }
 
 /* ---- layers over cards ---- */
@@ -143,12 +161,16 @@ static enum bl_status shares(const struct constrain *c, double *share)
     return read_shares(c, share);
 }
 
+static bool divides_layers(const struct bl_placement_rules *say)
+{
+    return say->n_gpu_layers >= 0 || say->tensor_split || say->split_mode || say->main_gpu > 0;
+}
+
 /* The last -ngl of the layers, the head counting as one, go to cards; -ts divides them. */
 static enum bl_status lay_layers(const struct constrain *c)
 {
-    struct bl_plan *p = c->plan;
     double share[BL_MAX_DEVICES] = {0};
-    const uint32_t all = p->n_layers + 1;
+    const uint32_t layers = n_layers(c), all = layers + 1;
     const uint32_t n = c->say->n_gpu_layers < 0 || (uint32_t)c->say->n_gpu_layers > all
                            ? all
                            : (uint32_t)c->say->n_gpu_layers;
@@ -156,14 +178,16 @@ static enum bl_status lay_layers(const struct constrain *c)
     BL_TRY(shares(c, share));
     if (c->n_cards == 0 && c->say->n_gpu_layers > 0)
         return bl_fail(BL_EINVAL, "-ngl %d: there is no card", c->say->n_gpu_layers);
+    memset(c->pins->at, 0, (size_t)all * BL_N_PARTS * sizeof *c->pins->at);
     for (uint32_t l = all - n; c->n_cards && l < all; l++) {
         uint32_t i = 0;
         while (i + 1 < c->n_cards && share[i] <= (double)(l - (all - n)) / n)
             i++;
         for (unsigned part = 0; part < BL_N_PARTS; part++)
-            if (l < p->n_layers || part == BL_PART_HEAD)
-                p->slot[l * BL_N_PARTS + part] = c->card[i];
+            if (l < layers || part == BL_PART_HEAD)
+                c->pins->at[l * BL_N_PARTS + part] = c->card[i];
     }
+    c->pins->complete = true;
     return BL_OK;
 }
 
@@ -205,6 +229,10 @@ static enum bl_status add_override(struct constrain *c, const char *text, size_t
     const uint16_t d = find_device(c, name);
     if (d == BL_NO_DEVICE)
         return unknown_device(c, said, name);
+    if (is_left_out(c, d))
+        return bl_fail(BL_EINVAL,
+                       "%s and -dev %s contradict each other: the card is not among those", said,
+                       c->say->devices);
     return add_rule(c, said, text, (size_t)(eq - text), d);
 }
 
@@ -246,90 +274,203 @@ static bool matches(const struct constrain *c, struct rule *r, const struct bl_w
     return pcre2_match(r->code, (PCRE2_SPTR)name, strlen(name), 0, 0, data, NULL) >= 0;
 }
 
-/* A plan places parts whole. */
-static enum bl_status move_part(struct constrain *c, const struct rule *r,
-                                const struct bl_weight *w, const char *name, uint16_t *by)
+/* A plan places parts whole. What attention itself reads stays with the cached state. */
+static enum bl_status move_part(struct constrain *c, uint32_t rule, const struct bl_weight *w,
+                                const char *name)
 {
-    const uint32_t l = w->layer < 0 ? c->plan->n_layers : (uint32_t)w->layer;
-    const size_t at = l * BL_N_PARTS + w->part;
+    const struct rule *r = &c->rule[rule];
+    const size_t at = (w->layer < 0 ? n_layers(c) : (size_t)w->layer) * BL_N_PARTS + w->part;
+    const uint8_t by = c->pins->by[at];
 
-    if (by[at] != BL_NO_DEVICE && by[at] != r->device)
-        return bl_fail(
-            BL_EUNSUPPORTED,
-            "%s: parts of a layer are placed whole, and others of %s's part, %s, go to %s", r->said,
-            name, bl_part_name((enum bl_part)w->part), c->machine->device[by[at]].id);
-    by[at] = r->device;
-    c->plan->slot[at] = r->device;
-    if (w->part == BL_PART_ATTN)
-        c->plan->slot[l * BL_N_PARTS + BL_PART_STATE] = r->device;
+    if (w->part == BL_PART_STATE)
+        return BL_OK;
+    if (by && c->rule[by - 1].device != r->device)
+        return bl_fail(BL_EUNSUPPORTED,
+                       "%s and %s contradict each other: %s goes to %s, others of its part, %s, to "
+                       "%s, and parts of a layer are placed whole",
+                       r->said, c->rule[by - 1].said, name, c->machine->device[r->device].id,
+                       bl_part_name((enum bl_part)w->part),
+                       c->machine->device[c->rule[by - 1].device].id);
+    c->pins->by[at] = (uint8_t)(rule + 1);
+    c->hit[at] += bl_gguf_tensor(c->model->gguf, w->tensor)->bytes;
     return BL_OK;
 }
 
-static enum bl_status apply_rules(struct constrain *c, pcre2_match_data *data, uint16_t *by)
+static enum bl_status match_tensor(struct constrain *c, const struct bl_weight *w,
+                                   pcre2_match_data *data)
+{
+    const struct bl_tensor_info *t = bl_gguf_tensor(c->model->gguf, w->tensor);
+    const size_t row = w->layer < 0 ? n_layers(c) : (size_t)w->layer;
+    bool taken = false;
+
+    c->all[row * BL_N_PARTS + w->part] += t->bytes;
+    for (uint32_t k = 0; k < c->n_rules; k++) {
+        struct rule *r = &c->rule[k];
+        if (!matches(c, r, w, t->name, data))
+            continue;
+        r->matched++;
+        r->moved += w->part != BL_PART_STATE;
+        r->taken += !taken;
+        if (!taken)
+            BL_TRY(move_part(c, k, w, t->name));
+        taken = true;
+    }
+    return BL_OK;
+}
+
+static enum bl_status check_rules(const struct constrain *c)
+{
+    for (uint32_t k = 0; k < c->n_rules; k++) {
+        const struct rule *r = &c->rule[k];
+        if (!r->matched)
+            return bl_fail(BL_EINVAL, "%s: matches no tensor of the model", r->said);
+        if (!r->taken)
+            return bl_fail(BL_EINVAL,
+                           "%s: earlier rules took every tensor that it matches; put it first",
+                           r->said);
+        if (!r->moved)
+            return bl_fail(BL_EUNSUPPORTED,
+                           "%s: matches only what attention itself reads, which stays with the "
+                           "cached state; -nkvo moves both to RAM",
+                           r->said);
+    }
+    return BL_OK;
+}
+
+static const char *unmatched_name(const struct constrain *c, size_t at, pcre2_match_data *data)
 {
     for (uint32_t i = 0; i < c->model->n_weights; i++) {
         const struct bl_weight *w = &c->model->weight[i];
         const char *name = bl_gguf_tensor(c->model->gguf, w->tensor)->name;
-        bool taken = false;
-        for (uint32_t k = 0; k < c->n_rules; k++) {
-            struct rule *r = &c->rule[k];
-            if (!matches(c, r, w, name, data))
-                continue;
-            r->matched++;
-            r->taken += !taken;
-            if (!taken)
-                BL_TRY(move_part(c, r, w, name, by));
-            taken = true;
-        }
+        const size_t row = w->layer < 0 ? n_layers(c) : (size_t)w->layer;
+        bool any = row * BL_N_PARTS + w->part != at;
+        for (uint32_t k = 0; k < c->n_rules && !any; k++)
+            any = matches(c, &c->rule[k], w, name, data);
+        if (!any)
+            return name;
     }
-    for (uint32_t k = 0; k < c->n_rules; k++)
-        if (!c->rule[k].taken)
-            return bl_fail(BL_EINVAL,
-                           c->rule[k].matched
-                               ? "%s: earlier rules took every tensor that it matches; put it first"
-                               : "%s: matches no tensor of the model",
-                           c->rule[k].said);
+    return "others";
+}
+
+/* What rules leave of a part follows if it is little: a router beside its shared experts, norms. */
+static enum bl_status move_parts(struct constrain *c, pcre2_match_data *data)
+{
+    enum { LITTLE = 8 };
+    const size_t n = (size_t)(n_layers(c) + 1) * BL_N_PARTS;
+
+    for (size_t at = 0; at < n; at++) {
+        const struct rule *r = c->pins->by[at] ? &c->rule[c->pins->by[at] - 1] : NULL;
+        if (!r)
+            continue;
+        if (c->pins->at[at] != r->device && c->all[at] - c->hit[at] > c->all[at] / LITTLE)
+            return bl_fail(BL_EUNSUPPORTED,
+                           "%s: leaves %s where it is, which is placed with what the rule moves: "
+                           "parts of a layer (%s) are placed whole",
+                           r->said, unmatched_name(c, at, data),
+                           bl_part_name((enum bl_part)(at % BL_N_PARTS)));
+        c->pins->at[at] = r->device;
+    }
     return BL_OK;
 }
 
-static enum bl_status constrain(struct constrain *c)
+static enum bl_status apply_rules(struct constrain *c, pcre2_match_data *data)
 {
-    const size_t n = (size_t)(c->plan->n_layers + 1) * BL_N_PARTS;
+    for (uint32_t i = 0; i < c->model->n_weights; i++)
+        BL_TRY(match_tensor(c, &c->model->weight[i], data));
+    BL_TRY(check_rules(c));
+    BL_TRY(move_parts(c, data));
+    for (uint32_t k = 0; k < c->n_rules; k++)
+        snprintf(c->pins->said[k], sizeof *c->pins->said, "%.63s", c->rule[k].said);
+    c->pins->n_said = c->n_rules;
+    return BL_OK;
+}
 
-    if (c->say->no_kv_offload)
-        return bl_fail(
-            BL_EUNSUPPORTED,
-            "-nkvo: plans keep cached state with its attention; -ot 'attn=CPU' moves both");
+static void keep_state_home(struct constrain *c)
+{
+    struct bl_pins *p = c->pins;
+
+    snprintf(p->said[p->n_said++], sizeof *p->said, "-nkvo");
+    for (uint32_t l = 0; l < n_layers(c); l++) {
+        p->at[l * BL_N_PARTS + BL_PART_STATE] = 0;
+        p->by[l * BL_N_PARTS + BL_PART_STATE] = (uint8_t)p->n_said;
+    }
+}
+
+static enum bl_status constrain(struct constrain *c, bool whole)
+{
     BL_TRY(list_cards(c));
-    BL_TRY(lay_layers(c));
+    if (whole || divides_layers(c->say))
+        BL_TRY(lay_layers(c));
     BL_TRY(add_rules(c));
-    uint16_t *by = bl_calloc(n, sizeof *by);
     pcre2_match_data *data = pcre2_match_data_create(8, NULL);
-    enum bl_status st = BL_OK;
-    if (!by || !data)
-        st = bl_fail(BL_ENOMEM, "out of memory for the rules of a placement");
-    else
-        memset(by, 0xff, n * sizeof *by);
-    if (!st)
-        st = apply_rules(c, data, by);
+    if (!data)
+        return bl_fail(BL_ENOMEM, "out of memory for the rules of a placement");
+    const enum bl_status st = apply_rules(c, data);
     pcre2_match_data_free(data);
-    free(by);
+    if (!st && c->say->no_kv_offload)
+        keep_state_home(c);
     return st;
+}
+
+void bl_pins_finish(struct bl_pins *p)
+{
+    free(p->at);
+    free(p->by);
+    free(p->said);
+    *p = (struct bl_pins){0};
+}
+
+/* whole: what rules leave open is as llama.cpp has it. */
+static enum bl_status read_pins(struct bl_pins *out, const struct bl_model *m,
+                                const struct bl_machine *machine,
+                                const struct bl_placement_rules *say, bool whole)
+{
+    const size_t n = (size_t)(m->hp.n_layer + 1) * BL_N_PARTS;
+    struct bl_pins pins = {.at = bl_calloc(n, sizeof *pins.at),
+                           .by = bl_calloc(n, sizeof *pins.by),
+                           .said = bl_calloc(MOST_RULES + 1, sizeof *pins.said)};
+    struct constrain c = {.model = m,
+                          .machine = machine,
+                          .say = say,
+                          .pins = &pins,
+                          .rule = bl_calloc(MOST_RULES, sizeof *c.rule),
+                          .all = bl_calloc(n, sizeof *c.all),
+                          .hit = bl_calloc(n, sizeof *c.hit)};
+    enum bl_status st = BL_ENOMEM;
+
+    if (!pins.at || !pins.by || !pins.said || !c.rule || !c.all || !c.hit) {
+        bl_fail(st, "out of memory for the rules of a placement");
+    } else {
+        memset(pins.at, 0xff, n * sizeof *pins.at);
+        st = constrain(&c, whole);
+    }
+    for (uint32_t i = 0; i < c.n_rules; i++)
+        pcre2_code_free(c.rule[i].code);
+    free(c.rule);
+    free(c.all);
+    free(c.hit);
+    if (st)
+        bl_pins_finish(&pins);
+    else
+        *out = pins;
+    return st;
+}
+
+enum bl_status bl_pins_read(struct bl_pins *out, const struct bl_model *m,
+                            const struct bl_machine *machine, const struct bl_placement_rules *say)
+{
+    return read_pins(out, m, machine, say, false);
 }
 
 enum bl_status bl_constrain(struct bl_plan *p, const struct bl_model *m,
                             const struct bl_machine *machine, const struct bl_placement_rules *say)
 {
-    struct constrain c = {.model = m, .machine = machine, .say = say, .plan = p};
+    struct bl_pins pins = {0};
 
-    c.rule = bl_calloc(MOST_RULES, sizeof *c.rule);
-    if (!c.rule)
-        return bl_fail(BL_ENOMEM, "out of memory for the rules of a placement");
-    const enum bl_status st = constrain(&c);
-    for (uint32_t i = 0; i < c.n_rules; i++)
-        pcre2_code_free(c.rule[i].code);
-    free(c.rule);
-    return st;
+    BL_TRY(read_pins(&pins, m, machine, say, true));
+    memcpy(p->slot, pins.at, (size_t)(p->n_layers + 1) * BL_N_PARTS * sizeof *p->slot);
+    bl_pins_finish(&pins);
+    return BL_OK;
 }
 
 /* ---- judging ---- */
@@ -358,43 +499,51 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_machin
 
 static enum bl_status judge(struct bl_choice *c, struct bl_costs *costs, const struct bl_model *m,
                             const struct bl_machine *machine, const struct bl_options *options,
-                            const struct bl_search_options *opt,
-                            const struct bl_placement_rules *say)
+                            const struct bl_search_options *opt)
 {
-    struct bl_block_bytes *blocks = bl_calloc(machine->n_devices, sizeof *blocks);
+    struct bl_plan *p = &c->plan;
 
-    if (!blocks)
-        return bl_fail(BL_ENOMEM, "out of memory while planning");
-    enum bl_status st = bl_plan_size_steps(&c->plan, m, options);
-    if (!st)
-        st = bl_constrain(&c->plan, m, machine, say);
-    if (!st)
-        st = bl_plan_check(&c->plan, m, machine);
-    c->plan.mmap = c->plan.mmap && machine->n_devices < 2;
-    if (!st)
-        st = bl_plan_memory(&c->plan, m, machine, blocks);
-    free(blocks);
-    BL_TRY(st);
-    BL_TRY(check_room(&c->plan, machine, opt));
-    c->asked_ctx_tokens = c->plan.ctx_tokens;
-    BL_TRY(bl_costs_make(costs, m, machine, &c->plan, opt));
+    BL_TRY(bl_plan_size_steps(p, m, options));
+    memcpy(p->slot, opt->pins->at, (size_t)(p->n_layers + 1) * BL_N_PARTS * sizeof *p->slot);
+    BL_TRY(bl_plan_check(p, m, machine));
+    p->mmap = p->mmap && machine->n_devices < 2;
+    BL_TRY(bl_plan_fill_memory(p, m, machine));
+    BL_TRY(check_room(p, machine, opt));
+    c->asked_ctx_tokens = p->ctx_tokens;
+    BL_TRY(bl_costs_make(costs, m, machine, p, opt));
     BL_TRY(bl_explain(c, costs, m, machine));
     return bl_plan_speed(c, m, machine, opt);
+}
+
+static enum bl_status judge_whole(struct bl_choice *out, const struct bl_model *m,
+                                  const struct bl_machine *machine,
+                                  const struct bl_options *options,
+                                  const struct bl_search_options *opt)
+{
+    struct bl_choice c = {.depth_tokens = opt->depth_tokens, .by_rules = true};
+    struct bl_costs costs = {0};
+
+    BL_TRY(bl_plan_init(&c.plan, m));
+    const enum bl_status st = judge(&c, &costs, m, machine, options, opt);
+    bl_costs_finish(&costs);
+    if (st)
+        bl_choice_finish(&c);
+    else
+        *out = c;
+    return st;
 }
 
 enum bl_status bl_judge(struct bl_choice *out, const struct bl_model *m,
                         const struct bl_machine *machine, const struct bl_options *options,
                         const struct bl_search_options *opt, const struct bl_placement_rules *say)
 {
-    struct bl_choice c = {.depth_tokens = opt->depth_tokens, .by_rules = true};
-    struct bl_costs costs = {0};
+    struct bl_search_options with = *opt;
+    struct bl_pins pins = {0};
 
-    BL_TRY(bl_plan_init(&c.plan, m));
-    const enum bl_status st = judge(&c, &costs, m, machine, options, opt, say);
-    bl_costs_finish(&costs);
-    if (st)
-        bl_choice_finish(&c);
-    else
-        *out = c;
+    BL_TRY(bl_pins_read(&pins, m, machine, say));
+    with.pins = &pins;
+    const enum bl_status st = pins.complete ? judge_whole(out, m, machine, options, &with)
+                                            : bl_search(out, m, machine, options, &with);
+    bl_pins_finish(&pins);
     return st;
 }

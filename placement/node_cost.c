@@ -299,13 +299,22 @@ static uint32_t cores_of(const struct bl_machine_device *d)
                                : 1;
 }
 
-/* Decode stays on one memory node while the weights fit there. */
+static uint32_t count_bits(uint64_t mask)
+{
+    uint32_t n = 0;
+    for (; mask; mask &= mask - 1)
+        n++;
+    return n;
+}
+
+/* As the plan says; else decode stays on one memory node while the weights fit there. */
 static void init_cpu(struct bl_pricing *p, const struct bl_plan *plan)
 {
     const struct bl_machine_device *d = p->device;
     const uint32_t cores = cores_of(d), domains = d->n_domains ? d->n_domains : 1;
-    const bool spread =
-        domains > 1 && bl_ledger_planned(&plan->ledger, 0) > d->domain[0].usable_bytes;
+    const bool spread = domains > 1 && (plan->nodes ? count_bits(plan->nodes) > 1
+                                                    : bl_ledger_planned(&plan->ledger, 0) >
+                                                          d->domain[0].usable_bytes);
     const uint32_t near_cores = spread ? cores : (cores + domains - 1) / domains;
 
     p->cpu = (struct bl_cost_cpu){.domain_bps = bl_device_read_bps(d) / domains,

@@ -5,6 +5,7 @@
 #include "mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,25 @@ static enum bl_status try_sizes(struct trial *t, uint32_t *n, const struct bl_mo
     return BL_OK;
 }
 
+/* What larger steps gain, with the quick plans that they were compared by. */
+static enum bl_status explain_size(struct trial *best, const struct trial *t, uint32_t n)
+{
+    const struct bl_reason about = {.first = -1, .last = -1, .part = BL_PART_STATE};
+    char others[160] = "";
+    size_t at = 0;
+
+    for (uint32_t i = 0; i < n && at < sizeof others; i++)
+        if (&t[i] != best && isfinite(t[i].s.best_score))
+            at +=
+                (size_t)snprintf(others + at, sizeof others - at, "%s%.0f with %u", at ? ", " : "",
+                                 1e9 / t[i].s.prefill_ns, t[i].c.plan.ubatch_tokens);
+    if (!at)
+        return BL_OK;
+    return bl_add_reason(&best->c, &about,
+                         "steps of %u tokens: prefill %.0f tokens/s by simulation, against %s",
+                         best->c.plan.ubatch_tokens, 1e9 / best->s.prefill_ns, others);
+}
+
 static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint32_t *n,
                                    const struct bl_model *m, const struct bl_machine *machine,
                                    const struct bl_options *options,
@@ -131,6 +151,7 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
         return bl_search_no_room(&t[0].s, 0);
     best->c.n_simulated = best->s.n_simulated;
     BL_TRY(bl_explain(&best->c, &best->s.costs, m, machine));
+    BL_TRY(explain_size(best, t, *n));
     BL_TRY(bl_plan_speed(&best->c, m, machine, opt));
     *out = best->c;
     best->c = (struct bl_choice){0};

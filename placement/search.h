@@ -47,13 +47,14 @@ struct bl_choice {
     uint64_t depth_tokens;
     uint64_t asked_ctx_tokens;   /* more than the plan's: it was reduced */
     uint32_t stream_from_tok;    /* from there on sending the host's experts to cards is quicker; 0: never is */
+    uint32_t sent_from_tok[BL_MAX_DEVICES]; /* likewise of each card alone, and not in powers of two */
     uint32_t n_simulated;
     bool by_rules, by_hand;      /* not searched; by_hand: a plan file that was edited */
 };
 enum bl_status bl_search(struct bl_choice *out, const struct bl_model *, const struct bl_machine *,
                          const struct bl_options *, const struct bl_search_options *);
 void bl_choice_finish(struct bl_choice *); /* zeroed is fine */
-/* What a device can give to a plan: usable bytes without what the driver takes and the reserve. */
+/* What a device can give to a plan, its driver included: usable bytes without the reserve. */
 uint64_t bl_device_budget(const struct bl_machine_device *, uint64_t reserve_bytes);
 /* A plan's speed by simulation, with what is left open; stream_from_tok: as in bl_choice, chosen for the plan. */
 enum bl_status bl_plan_speed(struct bl_choice *, const struct bl_model *, const struct bl_machine *,

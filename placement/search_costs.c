@@ -20,7 +20,7 @@ static enum bl_group group_of(unsigned part)
 
 uint64_t bl_device_budget(const struct bl_machine_device *d, uint64_t reserve_bytes)
 {
-    const uint64_t gone = d->driver_bytes + (d->kind == BL_KIND_GPU ? reserve_bytes : 0);
+    const uint64_t gone = d->kind == BL_KIND_GPU ? reserve_bytes : 0;
     return d->usable_bytes > gone ? d->usable_bytes - gone : 0;
 }
 

@@ -8,15 +8,14 @@
 
 static const double gib = 1.0 / (1 << 30);
 
-struct group { /* layers with everything at the same places */
+struct group { /* layers with everything at the same places, for the same reasons */
     uint32_t first, last;
-    uint16_t rest, experts;
+    uint16_t rest, state, experts;
+    uint8_t rule; /* of experts; 0: none */
 };
 
-static enum bl_status add(struct bl_choice *c, const struct bl_reason *about, const char *fmt, ...)
-    BL_PRINTF(3, 4);
-
-static enum bl_status add(struct bl_choice *c, const struct bl_reason *about, const char *fmt, ...)
+enum bl_status bl_add_reason(struct bl_choice *c, const struct bl_reason *about, const char *fmt,
+                             ...)
 {
     va_list args;
 
@@ -42,23 +41,32 @@ static uint64_t free_bytes(const struct bl_choice *c, const struct bl_costs *k, 
     return k->budget[d] > used ? k->budget[d] - used : 0;
 }
 
+static bool left_out(const struct bl_costs *k, uint16_t d)
+{
+    return k->pins && (k->pins->complete || k->pins->left_out >> d & 1);
+}
+
 static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs *k,
                                      const struct bl_machine *m, uint16_t d)
 {
     const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_N_PARTS};
     const struct bl_machine_device *md = &m->device[d];
 
-    if (!bl_plan_uses(&c->plan, d) && c->by_rules)
-        return add(c, &about, "%s is not used: the rules leave it out", md->id);
-    if (!bl_plan_uses(&c->plan, d) && c->by_hand)
-        return add(c, &about, "%s is not used: the plan leaves it out", md->id);
-    if (!bl_plan_uses(&c->plan, d))
-        return add(c, &about,
-                   "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
-                   md->id, bl_device_read_bps(md) * 1e-9);
-    return add(c, &about, "%s: %.2f of %.2f GiB planned, %.2f GiB left", md->id,
-               (double)bl_ledger_planned(&c->plan.ledger, d) * gib, (double)k->budget[d] * gib,
-               (double)free_bytes(c, k, d) * gib);
+    if (bl_plan_uses(&c->plan, d))
+        return bl_add_reason(c, &about, "%s: %.2f of %.2f GiB planned, %.2f GiB left", md->id,
+                             (double)bl_ledger_planned(&c->plan.ledger, d) * gib,
+                             (double)k->budget[d] * gib, (double)free_bytes(c, k, d) * gib);
+    if (left_out(k, d))
+        return bl_add_reason(c, &about, "%s is not used: the rules leave it out", md->id);
+    if (!k->open[d] && md->kind == BL_KIND_GPU)
+        return bl_add_reason(
+            c, &about,
+            "%s is not used: it would take the host's memory, and there are cards with "
+            "memory of their own",
+            md->id);
+    return bl_add_reason(
+        c, &about, "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
+        md->id, bl_device_read_bps(md) * 1e-9);
 }
 
 static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k,
@@ -68,27 +76,48 @@ static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k
                                     .last = (int32_t)g->last,
                                     .device = g->rest,
                                     .part = BL_PART_ATTN};
+    const char *id = m->device[g->rest].id;
+    const double read = bl_device_read_bps(&m->device[g->rest]) * 1e-9;
     uint64_t bytes = 0;
 
     for (uint32_t l = g->first; l <= g->last; l++)
-        bytes += k->bytes[(size_t)l * BL_N_GROUPS + BL_GROUP_REST];
-    return add(
-        c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s",
-        m->device[g->rest].id, (double)bytes * gib, bl_device_read_bps(&m->device[g->rest]) * 1e-9);
+        bytes += bl_group_bytes(k, l, BL_GROUP_REST);
+    if (g->state != g->rest)
+        return bl_add_reason(
+            c, &about,
+            "projections and the dense part on %s, read at %.0f GB/s; cached state and "
+            "attention over it on %s",
+            id, read, m->device[g->state].id);
+    return bl_add_reason(
+        c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s", id,
+        (double)bytes * gib, read);
 }
 
-/* The smallest of the experts that the host has: would it fit? */
+/* The smallest of the experts that the host has by choice: would it fit? */
 static uint64_t next_bytes(const struct bl_choice *c, const struct bl_costs *k)
 {
     uint64_t least = 0;
 
     for (uint32_t l = 0; l < k->n_layers; l++) {
-        const uint64_t bytes = k->bytes[(size_t)l * BL_N_GROUPS + BL_GROUP_EXPERTS];
+        const uint64_t bytes = bl_group_bytes(k, l, BL_GROUP_EXPERTS);
         if (bytes && bl_plan_device(&c->plan, (int)l, BL_PART_EXPERTS) == 0 &&
-            (!least || bytes < least))
+            k->pin[l * BL_N_GROUPS + BL_GROUP_EXPERTS] == BL_NO_DEVICE && (!least || bytes < least))
             least = bytes;
     }
     return least;
+}
+
+static const char *why_in_ram(const struct bl_choice *c, const struct bl_costs *k, uint64_t next)
+{
+    bool card = false, room = false;
+
+    for (uint16_t d = 1; d < k->n_devices; d++) {
+        card = card || k->open[d];
+        room = room || (k->open[d] && next <= free_bytes(c, k, d));
+    }
+    return !card  ? ""
+           : room ? ", which cards with room for some would not make faster"
+                  : " for which no card has room";
 }
 
 static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs *k,
@@ -101,53 +130,105 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
     uint64_t bytes = 0;
 
     for (uint32_t l = g->first; l <= g->last; l++)
-        bytes += k->bytes[(size_t)l * BL_N_GROUPS + BL_GROUP_EXPERTS];
+        bytes += bl_group_bytes(k, l, BL_GROUP_EXPERTS);
     if (!bytes)
         return BL_OK;
-    if (c->by_rules || c->by_hand)
-        return add(c, &about, "experts on %s: %.2f GiB, as the %s", m->device[d].id,
-                   (double)bytes * gib, c->by_rules ? "rules say" : "plan says");
+    const char *where = d ? m->device[d].id : "cpu0";
+    if (g->rule)
+        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, as %s says", where,
+                             (double)bytes * gib, k->pins->said[g->rule - 1]);
+    if (c->by_rules)
+        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, where the rules put the layer",
+                             where, (double)bytes * gib);
     if (d == 0)
-        return add(c, &about, "experts in RAM: %.2f GiB for which no card has room%s",
-                   (double)bytes * gib, m->n_devices > 1 ? "" : " (there is none)");
+        return bl_add_reason(c, &about, "experts in RAM: %.2f GiB%s", (double)bytes * gib,
+                             why_in_ram(c, k, next));
     const char *then = !next                        ? "there are no others"
                        : next > free_bytes(c, k, d) ? "next one would not fit"
                                                     : "one more would fit but not help";
-    return add(c, &about, "experts on %s: %.2f of %.2f GiB; %s", m->device[d].id,
-               (double)bl_ledger_planned(&c->plan.ledger, d) * gib, (double)k->budget[d] * gib,
-               then);
+    return bl_add_reason(c, &about, "experts on %s: %.2f of %.2f GiB; %s", where,
+                         (double)bl_ledger_planned(&c->plan.ledger, d) * gib,
+                         (double)k->budget[d] * gib, then);
+}
+
+static struct group group_of(const struct bl_choice *c, const struct bl_costs *k, uint32_t l)
+{
+    const struct bl_plan *p = &c->plan;
+    return (struct group){l,
+                          l,
+                          bl_plan_device(p, (int)l, BL_PART_ATTN),
+                          bl_plan_device(p, (int)l, BL_PART_STATE),
+                          bl_plan_device(p, (int)l, BL_PART_EXPERTS),
+                          k->pins ? k->pins->by[l * BL_N_PARTS + BL_PART_EXPERTS] : 0};
+}
+
+static enum bl_status explain_layers(struct bl_choice *c, const struct bl_costs *k,
+                                     const struct bl_machine *m)
+{
+    struct group g = group_of(c, k, 0);
+
+    for (uint32_t l = 1; l <= k->n_layers; l++) {
+        const struct group next = l < k->n_layers ? group_of(c, k, l) : g;
+        if (l < k->n_layers && next.rest == g.rest && next.state == g.state &&
+            next.experts == g.experts && next.rule == g.rule) {
+            g.last = l;
+            continue;
+        }
+        BL_TRY(explain_rest(c, k, m, &g));
+        BL_TRY(explain_experts(c, k, m, &g));
+        g = next;
+    }
+    return BL_OK;
 }
 
 enum bl_status bl_explain(struct bl_choice *c, const struct bl_costs *k, const struct bl_model *m,
                           const struct bl_machine *machine)
 {
-    const struct bl_plan *p = &c->plan;
-    struct group g = {0};
-
-    for (uint32_t l = 0; l < m->hp.n_layer; l++) {
-        const uint16_t rest = bl_plan_device(p, (int)l, BL_PART_ATTN),
-                       experts = bl_plan_device(p, (int)l, BL_PART_EXPERTS);
-        if (!l)
-            g = (struct group){0, 0, rest, experts};
-        const bool more = rest == g.rest && experts == g.experts;
-        if (more)
-            g.last = l;
-        if (more && l + 1 < m->hp.n_layer)
-            continue;
-        BL_TRY(explain_rest(c, k, machine, &g));
-        BL_TRY(explain_experts(c, k, machine, &g));
-        g = (struct group){l, l, rest, experts};
-        if (!more && l + 1 == m->hp.n_layer) {
-            BL_TRY(explain_rest(c, k, machine, &g));
-            BL_TRY(explain_experts(c, k, machine, &g));
-        }
-    }
     const struct bl_reason ctx = {.first = -1, .last = -1, .part = BL_PART_STATE};
+    const struct bl_plan *p = &c->plan;
+
+    BL_TRY(explain_layers(c, k, machine));
     if (p->ctx_tokens < c->asked_ctx_tokens)
-        BL_TRY(add(c, &ctx,
-                   "context reduced from %llu to %llu tokens, as allowed: more does not fit",
-                   (unsigned long long)c->asked_ctx_tokens, (unsigned long long)p->ctx_tokens));
+        BL_TRY(bl_add_reason(
+            c, &ctx, "context reduced from %llu to %llu tokens, as allowed: more does not fit",
+            (unsigned long long)c->asked_ctx_tokens, (unsigned long long)p->ctx_tokens));
     for (uint16_t d = 0; d < machine->n_devices; d++)
         BL_TRY(explain_device(c, k, machine, d));
+    if (m->hp.n_layer_nextn)
+        BL_TRY(bl_add_reason(c, &ctx,
+                             "%u layers for drafting are not loaded: 0 bytes are planned for them",
+                             m->hp.n_layer_nextn));
+    return BL_OK;
+}
+
+static bool sends_to(const struct bl_choice *c, uint16_t d)
+{
+    for (uint32_t l = 0; l < c->plan.n_layers; l++)
+        if (bl_plan_device(&c->plan, (int)l, BL_PART_ATTN) == d &&
+            bl_plan_device(&c->plan, (int)l, BL_PART_EXPERTS) == 0)
+            return true;
+    return false;
+}
+
+enum bl_status bl_explain_sending(struct bl_choice *c, const struct bl_model *m,
+                                  const struct bl_machine *machine)
+{
+    for (uint16_t d = 1; m->hp.n_expert && c->n_reasons && d < machine->n_devices; d++) {
+        const struct bl_reason about = {
+            .first = -1, .last = -1, .device = d, .part = BL_PART_EXPERTS};
+        const char *id = machine->device[d].id;
+        if (!sends_to(c, d))
+            continue;
+        if (c->sent_from_tok[d])
+            BL_TRY(bl_add_reason(c, &about,
+                                 "%s: from %u tokens a step on, experts in RAM are quicker sent "
+                                 "there than computed by the host",
+                                 id, c->sent_from_tok[d]));
+        else
+            BL_TRY(bl_add_reason(c, &about,
+                                 "%s: experts in RAM are never quicker sent there than computed by "
+                                 "the host",
+                                 id));
+    }
     return BL_OK;
 }

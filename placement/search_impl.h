@@ -144,7 +144,18 @@ enum bl_status bl_simulate(const struct bl_model *, const struct bl_plan *, cons
 bool bl_plan_fits(const struct bl_plan *, const struct bl_costs *, const struct bl_machine *);
 enum bl_status bl_plan_fill_memory(struct bl_plan *, const struct bl_model *, const struct bl_machine *);
 
+/* ---- what is decided once the plan stands ---- */
+
+/* Threads and memory nodes of a described host, unless somebody asked for some. */
+enum bl_status bl_choose_host(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
+                              const struct bl_search_options *);
+/* sent_from_tok of every card. */
+enum bl_status bl_find_crossovers(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
+                                  const struct bl_search_options *);
+enum bl_status bl_add_reason(struct bl_choice *, const struct bl_reason *about, const char *fmt, ...) BL_PRINTF(3, 4);
 enum bl_status bl_explain(struct bl_choice *, const struct bl_costs *, const struct bl_model *,
                           const struct bl_machine *);
+/* From where on sending experts gains, for each card of layers with experts in RAM. */
+enum bl_status bl_explain_sending(struct bl_choice *, const struct bl_model *, const struct bl_machine *);
 
 #endif

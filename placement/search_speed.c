@@ -96,7 +96,13 @@ enum bl_status bl_plan_speed(struct bl_choice *c, const struct bl_model *m,
     struct steps t = {0};
     double ns[2] = {0};
 
-    enum bl_status st = find_crossover(c, m, machine, opt);
+    enum bl_status st = bl_choose_host(c, m, machine, opt);
+    if (!st)
+        st = find_crossover(c, m, machine, opt);
+    if (!st)
+        st = bl_find_crossovers(c, m, machine, opt);
+    if (!st)
+        st = bl_explain_sending(c, m, machine);
     if (!st)
         st = bl_program_lower(&t.decode, m, &c->plan, machine, &one);
     if (!st)

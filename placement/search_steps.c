@@ -322,7 +322,7 @@ static enum bl_status measure_compute(struct bl_search_state *s, const struct bl
         const uint64_t granule = md->caps.granule_bytes ? md->caps.granule_bytes : 1;
         /* six blocks, each rounded up */
         const uint64_t bytes = prog.arena_bytes[i] + prog.scratch_bytes[i] +
-                               bl_params_bytes(s->plan) + 6 * (granule - 1);
+                               bl_params_bytes(s->plan) + 6 * (granule - 1) + md->driver_bytes;
         *grew = *grew || (prog.used[i] && bytes > s->costs.compute[i]);
         if (prog.used[i] && (exact || bytes > s->costs.compute[i]))
             s->costs.compute[i] = bytes;

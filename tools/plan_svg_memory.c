@@ -32,10 +32,11 @@ static void gather(const struct bl_plan_picture *p, const struct bl_placement_de
     }
     for (unsigned k = 0; k < BL_PIC_OTHER; k++)
         named += bytes[k];
+    named += d->driver_bytes;
     bytes[BL_PIC_OTHER] = d->planned_bytes > named ? d->planned_bytes - named : 0;
     bytes[BL_PIC_DRIVER] = d->driver_bytes;
-    if (d->usable_bytes > d->driver_bytes + d->budget_bytes)
-        bytes[BL_PIC_RESERVE] = d->usable_bytes - d->driver_bytes - d->budget_bytes;
+    if (d->usable_bytes > d->budget_bytes)
+        bytes[BL_PIC_RESERVE] = d->usable_bytes - d->budget_bytes;
     if (d->mem_bytes > d->usable_bytes)
         bytes[BL_PIC_SYSTEM] = d->mem_bytes - d->usable_bytes;
 }

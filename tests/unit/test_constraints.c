@@ -142,7 +142,89 @@ static void what_is_wrong_is_named(void **state)
     refused(&(struct bl_placement_rules){.tensor_split = "0,0"}, BL_EINVAL, "gives nothing");
     refused(&(struct bl_placement_rules){.tensor_split = "a"}, BL_EINVAL, "must be a share");
     refused(&(struct bl_placement_rules){.devices = "CUDA9"}, BL_EINVAL, "-dev");
-    refused(&(struct bl_placement_rules){.no_kv_offload = true}, BL_EUNSUPPORTED, "-nkvo");
+    refused(&(struct bl_placement_rules){.n_gpu_layers = -1, OT("ffn_(up|gate)_exps=CPU")},
+            BL_EUNSUPPORTED, "leaves blk.0.ffn_down_exps.weight where it is");
+    refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,exps=CPU")}, BL_EUNSUPPORTED,
+            "-ot ffn_up_exps=CUDA1 and -ot exps=CPU contradict");
+    refused(&(struct bl_placement_rules){OT("attn_sinks=CPU")}, BL_EUNSUPPORTED,
+            "stays with the cached state");
+    refused(&(struct bl_placement_rules){.devices = "CUDA0,CUDA2", OT("exps=CUDA1")}, BL_EINVAL,
+            "-dev CUDA0,CUDA2 contradict");
+    close_rig();
+}
+
+/* KV and the attention over it, but not the projections; -ot moves those and leaves the cache. */
+static void cached_state_may_be_apart(void **state)
+{
+    (void)state;
+    open_rig("gpt-oss-120b", 12, 4096, BL_F16, "4x-rtx-3060-ddr4-4ch");
+    placed(&(struct bl_placement_rules){.n_gpu_layers = -1, .no_kv_offload = true});
+    assert_int_equal(count(BL_PART_STATE, 0), 12);
+    assert_int_equal(count(BL_PART_ATTN, 0), 0);
+    placed(&(struct bl_placement_rules){.n_gpu_layers = -1, OT("blk\\.3\\.attn=CPU")});
+    assert_int_equal(count(BL_PART_ATTN, 0), 1);
+    assert_int_equal(count(BL_PART_STATE, 0), 0);
+    close_rig();
+}
+
+static struct bl_choice searched(const struct bl_placement_rules *rules)
+{
+    const struct bl_options opt = {.ctx_tokens = 4096};
+    const struct bl_search_options so = {.prefill_weight = 0.3, .depth_tokens = 1024};
+    struct bl_choice c = {0};
+
+    if (bl_judge(&c, model, &machine, &opt, &so, rules))
+        fail_msg("%s", bl_error());
+    return c;
+}
+
+static bool says(const struct bl_choice *c, const char *text)
+{
+    for (uint32_t i = 0; i < c->n_reasons; i++)
+        if (strstr(c->reason[i].text, text))
+            return true;
+    return false;
+}
+
+/* Rules fix what they name; the search does the rest, and does not become better by them. */
+static void the_rest_is_searched(void **state)
+{
+    (void)state;
+    open_rig("gpt-oss-120b", 0, 4096, BL_F16, "4x-rtx-3060-ddr4-4ch");
+    struct bl_choice open = searched(
+        &(struct bl_placement_rules){.n_gpu_layers = -1, .devices = "CUDA0,CUDA1,CUDA2,CUDA3"});
+    struct bl_choice some =
+        searched(&(struct bl_placement_rules){.n_gpu_layers = -1, .n_cpu_moe = 30});
+    for (int l = 0; l < 36; l++)
+        assert_true((bl_plan_device(&some.plan, l, BL_PART_EXPERTS) == 0) == (l < 30));
+    for (int l = 0; l < 36; l++)
+        assert_true(bl_plan_device(&some.plan, l, BL_PART_ATTN) > 0);
+    assert_true(says(&some, "as -ncmoe 30 says"));
+    assert_true(open.decode.tok_per_s >= some.decode.tok_per_s);
+    bl_choice_finish(&some);
+
+    some = searched(&(struct bl_placement_rules){.n_gpu_layers = -1, .devices = "CUDA2"});
+    for (uint16_t d = 1; d <= 4; d++)
+        assert_true(bl_plan_uses(&some.plan, d) == (d == 3));
+    assert_true(says(&some, "gpu0 is not used: the rules leave it out"));
+    bl_choice_finish(&some);
+
+    some = searched(&(struct bl_placement_rules){.n_gpu_layers = -1, .no_kv_offload = true});
+    for (int l = 0; l < 36; l++)
+        assert_int_equal(bl_plan_device(&some.plan, l, BL_PART_STATE), 0);
+    assert_true(bl_plan_uses(&some.plan, 1));
+    assert_true(open.decode.tok_per_s > some.decode.tok_per_s);
+    bl_choice_finish(&some);
+
+    /* One that divides layers leaves nothing: the same with or without what it does by default. */
+    const struct bl_placement_rules whole = {.n_gpu_layers = 99, .n_cpu_moe = 30};
+    some = searched(&whole);
+    placed(&whole);
+    assert_memory_equal(plan.slot, some.plan.slot,
+                        (plan.n_layers + 1) * BL_N_PARTS * sizeof *plan.slot);
+    assert_true(some.by_rules);
+    bl_choice_finish(&some);
+    bl_choice_finish(&open);
     close_rig();
 }
 
@@ -176,7 +258,7 @@ static void a_published_layout_is_no_faster(void **state)
     bl_choice_finish(&found);
     /* What does not fit says where. */
     assert_int_equal(bl_judge(&made, model, &machine, &opt, &so,
-                              &(struct bl_placement_rules){.n_gpu_layers = -1, .n_cpu_moe = 20}),
+                              &(struct bl_placement_rules){.n_gpu_layers = 99, .n_cpu_moe = 20}),
                      BL_ENOFIT);
     assert_non_null(strstr(bl_error(), "GiB on gpu"));
     assert_non_null(strstr(bl_error(), "short"));
@@ -190,6 +272,8 @@ int main(void)
         cmocka_unit_test(one_card_by_either_option),
         cmocka_unit_test(the_first_rule_wins),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(cached_state_may_be_apart),
+        cmocka_unit_test(the_rest_is_searched),
         cmocka_unit_test(a_published_layout_is_no_faster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
