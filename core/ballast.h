@@ -234,7 +234,8 @@ struct bl_options {                      /* zeroed = choose everything */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
 };
-/* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. */
+/* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. BL_EINVAL: a plan file for
+ * another model or machine, with what differs. */
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *);
 void bl_close(struct bl_engine *); /* destroy its sessions first */
 const struct bl_gguf *bl_engine_gguf(const struct bl_engine *);
@@ -389,8 +390,11 @@ struct bl_predicted_step {
 /* One token, or a chunk of a prompt of at most ubatch_tokens, as the simulation has it. */
 enum bl_status bl_placement_step(const struct bl_placement *, uint32_t n_tok, struct bl_predicted_step *out);
 void bl_predicted_step_finish(struct bl_predicted_step *); /* zeroed is fine */
-/* All of it as JSON; *text is malloc'ed and the caller's. */
+/* All of it as JSON, a plan file (configs/schema/plan.schema.json); *text is malloc'ed and the caller's. */
 enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_t *n_bytes);
+/* One decode step and one prefill step as they are predicted, for Perfetto (configs/schema/trace.schema.json); likewise.
+ * BL_EINVAL: nothing is known of the machine's speed. */
+enum bl_status bl_placement_trace(const struct bl_placement *, char **text, size_t *n_bytes);
 
 /* ---- measuring: what `ballast bench` reports ------------------------------------------------------------- */
 

@@ -84,8 +84,8 @@ bool bl_quantity(enum bl_json_kind, const char *text, double *out);
 struct bl_json_out {
     char *text;                /* NUL-terminated; the caller frees it */
     size_t n, cap;
-    uint32_t depth;
-    bool comma, line, failed;  /* line: the object in hand stays on one line; failed: out of memory */
+    uint32_t depth, line_depth;
+    bool comma, line, failed;  /* line: from line_depth on all stays on one line; failed: out of memory */
 };
 void bl_json_open(struct bl_json_out *, const char *name, char bracket, bool one_line); /* name NULL: an element */
 void bl_json_close(struct bl_json_out *, char bracket);

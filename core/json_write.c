@@ -71,7 +71,9 @@ void bl_json_open(struct bl_json_out *o, const char *name, char bracket, bool on
     put(o, &bracket, 1);
     o->depth++;
     o->comma = false;
-    o->line = one_line;
+    if (one_line && !o->line)
+        o->line_depth = o->depth;
+    o->line = o->line || one_line;
 }
 
 void bl_json_close(struct bl_json_out *o, char bracket)
@@ -81,7 +83,7 @@ void bl_json_close(struct bl_json_out *o, char bracket)
         new_line(o);
     put(o, &bracket, 1);
     o->comma = true;
-    o->line = false; /* only innermost objects are on one line */
+    o->line = o->line && o->depth >= o->line_depth;
 }
 
 void bl_json_put_text(struct bl_json_out *o, const char *name, const char *text)

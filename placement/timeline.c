@@ -86,9 +86,11 @@ static void add_event(struct sim *s, const struct bl_event *e)
         return;
     /* nodes of one part of a layer are one event */
     if (last && e->kind != BL_EVENT_COPY && last->kind == e->kind && last->index == e->index &&
-        last->device == e->device && last->layer == e->layer && last->part == e->part)
+        last->device == e->device && last->layer == e->layer && last->part == e->part) {
         last->end_ns = e->end_ns;
-    else
+        last->bytes += e->bytes;
+        last->macs += e->macs;
+    } else
         t->event[t->n_events++] = *e;
 }
 
@@ -113,6 +115,7 @@ static void copy(struct sim *s, const struct bl_step *step)
                                     .kind = BL_EVENT_COPY,
                                     .from = c->from,
                                     .to = c->to,
+                                    .bytes = bytes,
                                     .layer = -1});
 }
 
@@ -144,24 +147,23 @@ static double share_of(const struct sim *s, const struct bl_node *n, uint16_t d)
     return (double)bl_plan_experts_on(s->plan, (uint32_t)n->layer, n_experts, d) / n_experts;
 }
 
-static double node_ns(struct sim *s, uint32_t i, bool *streamed)
+static double node_ns(struct sim *s, uint32_t i, struct bl_work *w, bool *streamed)
 {
     const struct bl_graph *g = &s->prog->graph;
     const struct bl_node *n = &g->nodes[i];
     const uint16_t d = s->prog->node_device[i];
     const struct bl_pricing *p = &s->price[d];
-    struct bl_work w;
 
-    bl_work_count(&w, g, n, s->prog->shape.n_tok, s->opt->depth_tokens);
-    bl_work_share(&w, share_of(s, n, d));
-    double ns = bl_work_ns(p, &w) + bl_node_fixed_ns(p);
-    if (w.index_tok > 0 && w.n_tok <= BL_FEW_TOKENS)
-        ns += bl_index_ns(p, w.index_tok) / s->n_choose;
+    bl_work_count(w, g, n, s->prog->shape.n_tok, s->opt->depth_tokens);
+    bl_work_share(w, share_of(s, n, d));
+    double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
+    if (w->index_tok > 0 && w->n_tok <= BL_FEW_TOKENS)
+        ns += bl_index_ns(p, w->index_tok) / s->n_choose;
     if (n->part == BL_PART_ATTN && n->layer >= 0 && s->home[n->layer] == BL_NO_DEVICE) {
         s->home[n->layer] = d;
-        ns += bl_layer_fixed_ns(p, s->model, n->layer, w.n_tok);
+        ns += bl_layer_fixed_ns(p, s->model, n->layer, w->n_tok);
     }
-    return d == 0 ? stream_or_run(s, n, &w, ns, streamed) : ns;
+    return d == 0 ? stream_or_run(s, n, w, ns, streamed) : ns;
 }
 
 static void run(struct sim *s, const struct bl_step *step)
@@ -175,7 +177,8 @@ static void run(struct sim *s, const struct bl_step *step)
         const struct bl_node *n = &s->prog->graph.nodes[i];
         const double before = i > r->first ? ns : 0; /* the first bears the launch */
         bool streamed = false;
-        const double own = node_ns(s, i, &streamed);
+        struct bl_work w;
+        const double own = node_ns(s, i, &w, &streamed);
         ns += own;
         sent += streamed ? own : 0;
         add_event(s, &(struct bl_event){.begin_ns = begin + before,
@@ -186,6 +189,8 @@ static void run(struct sim *s, const struct bl_step *step)
                                         .part = n->part,
                                         .from = step->device,
                                         .to = streamed ? s->home[n->layer] : step->device,
+                                        .bytes = w.weight_bytes + w.state_bytes,
+                                        .macs = w.macs + w.attend_macs,
                                         .layer = n->layer});
     }
     s->ready[step->device] = begin + ns;

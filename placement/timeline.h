@@ -23,6 +23,7 @@ struct bl_event {
     uint8_t kind, part;          /* part: enum bl_part, of a RUN */
     int16_t layer;               /* -1: outside of layers, or a copy */
     uint16_t from, to;           /* of a COPY, or experts sent; else the device */
+    double bytes, macs;          /* copied, or of weights and state read; multiply-adds */
 };
 struct bl_device_time {
     double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */

@@ -66,6 +66,19 @@ static int save(const struct bl_report *r, const struct bl_plan_args *a,
     return code;
 }
 
+static int save_trace(const struct bl_report *r, const char *path, const struct bl_placement *p)
+{
+    char *text;
+    size_t n;
+    const enum bl_status st = bl_placement_trace(p, &text, &n);
+
+    if (st)
+        return bl_report_status(r, BL_STAGE_OPEN, st);
+    const int code = write_file(r, path, text, n);
+    free(text);
+    return code;
+}
+
 static int show(const struct bl_command *c, const struct bl_plan_args *a,
                 const struct bl_placement *p)
 {
@@ -73,6 +86,8 @@ static int show(const struct bl_command *c, const struct bl_plan_args *a,
     struct bl_out_page page;
     int code = a->out ? save(&c->report, a, p) : BL_EXIT_OK;
 
+    if (!code && a->trace)
+        code = save_trace(&c->report, a->trace, p);
     if (code)
         return code;
     FILE *f = bl_out_page_begin(&page);

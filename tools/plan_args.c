@@ -28,6 +28,9 @@ static const struct bl_arg plan_rows[] = {
      .help = "only where this tensor goes, and why"},
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
      .help = "write the plan there as JSON as well; with --format svg the picture goes there"},
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+     .help = "write the predicted timelines of a decode step and a prefill step there, for "
+             "ui.perfetto.dev"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
      .help = "table for people (default), json, or a picture as svg"},
 };

@@ -16,7 +16,7 @@
 
 enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG };
 struct bl_plan_args {
-    const char *shape, *explain, *target, *out;
+    const char *shape, *explain, *target, *out, *trace;
     double reserve_gib, prefill_weight; /* prefill_weight: what target says */
     int64_t depth_tokens;
     bool shorter, fixed_ubatch; /* fixed: -ub was given */
