@@ -82,9 +82,10 @@ struct bl_tile_kernel {
     bl_tile_sum_fn *sum;
 };
 
-/* The same in pairs, twice the products of an instruction: scores of 16-bit integers, whose vectors are scaled so that
- * sums of products fit 31 bits whatever they are; sums of bfloat16. Vectors of nothing above 1e-18 count as zeros; what is
- * not finite, or above 1e18, makes all scores of a vector no numbers. Vectors and rows of values are padded with zeros to whole pairs. */
+/* The same in pairs, twice the products of an instruction: scores of 16-bit integers, sums of bfloat16. Vectors are scaled to
+ * one length, so that sums of products fit 31 bits whatever they are. A vector shorter than 1e-18 counts as zeros; what is
+ * not finite, or longer than 1e19, makes all its scores no numbers. Vectors and rows of values are padded with zeros to
+ * whole pairs. */
 static inline uint32_t bl_pair_padded(uint32_t n)
 {
     return (n + 1) & ~1u;

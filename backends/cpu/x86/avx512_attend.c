@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* AVX-512 attention by tiles: keys and values decoded once, up to eight queries together. */
 #include "avx512_rows.h"
-#include "avx512_transpose.h"
+#include "avx512_tile.h"
 
 #include <math.h>
 #include <stdbool.h>
-
-enum { VECTORS = BL_TILE_KEYS / LANES };
 
 /* ---- rows ---- */
 
@@ -55,11 +53,6 @@ ROWS_OF(q4_0, BL_Q4_0)
 
 /* ---- scores ---- */
 
-BL_ALWAYS_INLINE void ask(bool any, bl_tile_ahead *ahead)
-{
-    if (any)
-        _mm_prefetch(*ahead, _MM_HINT_T1);
-}
 /* All 32 keys of a panel in two registers for each of R queries. */
 BL_ALWAYS_INLINE void scores_of(int R, bool A, uint32_t dk, float *score, const float *q,
                                 const float *panel, bl_tile_ahead *ahead)
@@ -82,27 +75,6 @@ BL_ALWAYS_INLINE void scores_of(int R, bool A, uint32_t dk, float *score, const 
     }
 }
 
-/* f(R, ...) with R a constant, so that sums stay in registers; so is whether lines are asked for.
- */
-#define CASE(n, f, ahead, ...)                                                                     \
-    case n:                                                                                        \
-        if (ahead)                                                                                 \
-            f(n, true, __VA_ARGS__);                                                               \
-        else                                                                                       \
-            f(n, false, __VA_ARGS__);                                                              \
-        break;
-#define FOR_ROWS(n, ...)                                                                           \
-    switch (n) {                                                                                   \
-        CASE(1, __VA_ARGS__)                                                                       \
-        CASE(2, __VA_ARGS__)                                                                       \
-        CASE(3, __VA_ARGS__)                                                                       \
-        CASE(4, __VA_ARGS__)                                                                       \
-        CASE(5, __VA_ARGS__)                                                                       \
-        CASE(6, __VA_ARGS__)                                                                       \
-        CASE(7, __VA_ARGS__)                                                                       \
-        CASE(8, __VA_ARGS__)                                                                       \
-    }
-
 static void scores(uint32_t dk, uint32_t n, float *score, const float *q, const float *panel,
                    bl_tile_ahead *ahead){FOR_ROWS(n, scores_of, ahead, dk, score, q, panel, ahead)}
 
@@ -123,22 +95,6 @@ BL_ALWAYS_INLINE __m512 power(__m512 x)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e43p-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, n);
-}
-/* Bits [first, end) of 64. */
-BL_ALWAYS_INLINE uint64_t seen(uint32_t first, uint32_t end)
-{
-    const uint64_t below = end < BL_TILE_KEYS ? ((uint64_t)1 << end) - 1 : UINT64_MAX;
-    return first < end ? below & (UINT64_MAX << first) : 0;
-}
-/* The largest scores of a row by columns; a NaN never wins. */
-BL_ALWAYS_INLINE __m512 largest(const float *score, uint64_t in)
-{
-    __m512 m = _mm512_set1_ps(-INFINITY);
-    for (int v = 0; v < VECTORS; v++) {
-        const __m512 s = _mm512_load_ps(score + v * LANES);
-        m = _mm512_mask_max_ps(m, (__mmask16)(in >> v * LANES), s, m);
-    }
-    return m;
 }
 /* Scores become weights, whose sums by columns are returned. */
 BL_ALWAYS_INLINE __m512 weigh(float *score, uint64_t in, float from)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* AVX-512 attention by tiles in pairs: scores of 16-bit integers, sums of bfloat16. */
 #include "avx512_rows.h"
-#include "avx512_transpose.h"
+#include "avx512_tile.h"
 
 #include <math.h>
 
-enum { VECTORS = BL_TILE_KEYS / LANES, PAIRS = 2 * LANES /* elements of a vector of pairs */ };
+enum { PAIRS = 2 * LANES /* elements of a vector of pairs */ };
 
 /* acc + products of pairs. Of their own accord compilers copy all sums around each product. */
 BL_ALWAYS_INLINE __m512i dot_integers(__m512i acc, __m512i x, __m512i y)
@@ -182,11 +182,6 @@ ROWS_OF(q4_0, BL_Q4_0)
 
 /* ---- scores ---- */
 
-BL_ALWAYS_INLINE void ask(bool any, bl_tile_ahead *ahead)
-{
-    if (any)
-        _mm_prefetch(*ahead, _MM_HINT_T1);
-}
 BL_ALWAYS_INLINE int load_pair(const void *p)
 {
     return (int)bl_load_u32(p);
@@ -217,27 +212,6 @@ BL_ALWAYS_INLINE void scores_of(int R, bool A, uint32_t dk, float *score, const 
     }
 }
 
-/* f(R, ...) with R a constant, so that sums stay in registers; so is whether lines are asked for.
- */
-#define CASE(n, f, ahead, ...)                                                                     \
-    case n:                                                                                        \
-        if (ahead)                                                                                 \
-            f(n, true, __VA_ARGS__);                                                               \
-        else                                                                                       \
-            f(n, false, __VA_ARGS__);                                                              \
-        break;
-#define FOR_ROWS(n, ...)                                                                           \
-    switch (n) {                                                                                   \
-        CASE(1, __VA_ARGS__)                                                                       \
-        CASE(2, __VA_ARGS__)                                                                       \
-        CASE(3, __VA_ARGS__)                                                                       \
-        CASE(4, __VA_ARGS__)                                                                       \
-        CASE(5, __VA_ARGS__)                                                                       \
-        CASE(6, __VA_ARGS__)                                                                       \
-        CASE(7, __VA_ARGS__)                                                                       \
-        CASE(8, __VA_ARGS__)                                                                       \
-    }
-
 static void scores(uint32_t dk, uint32_t n, float *score, const int16_t *q, const int16_t *panel,
                    const float *unit, bl_tile_ahead *ahead){
     FOR_ROWS(n, scores_of, ahead, dk, score, q, panel, unit, ahead)}
@@ -254,22 +228,6 @@ BL_ALWAYS_INLINE __m512 power(__m512 x)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62f31ap-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.fff692p-1f));
     return _mm512_scalef_ps(p, n);
-}
-/* Bits [first, end) of 64. */
-BL_ALWAYS_INLINE uint64_t seen(uint32_t first, uint32_t end)
-{
-    const uint64_t below = end < BL_TILE_KEYS ? ((uint64_t)1 << end) - 1 : UINT64_MAX;
-    return first < end ? below & (UINT64_MAX << first) : 0;
-}
-/* The largest scores of a row by columns; a NaN never wins. */
-BL_ALWAYS_INLINE __m512 largest(const float *score, uint64_t in)
-{
-    __m512 m = _mm512_set1_ps(-INFINITY);
-    for (int v = 0; v < VECTORS; v++) {
-        const __m512 s = _mm512_load_ps(score + v * LANES);
-        m = _mm512_mask_max_ps(m, (__mmask16)(in >> v * LANES), s, m);
-    }
-    return m;
 }
 /* Scores become weights, whose sums by columns are returned. */
 BL_ALWAYS_INLINE __m512 weigh(float *score, uint64_t in, float unit, float from)
