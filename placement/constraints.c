@@ -129,8 +129,12 @@ static enum bl_status read_shares(const struct constrain *c, double *share)
         sum += share[i];
     if (c->n_cards && !(sum > 0))
         return bl_fail(BL_EINVAL, "-ts %s: gives nothing to any card", c->say->tensor_split);
-    for (uint32_t i = 0; i < c->n_cards; i++)
-        share[i] = share[i] / sum + (i ? share[i - 1] : 0);
+    /* summed before divided, in floats: layers change cards where llama.cpp's do */
+    double so_far = 0;
+    for (uint32_t i = 0; i < c->n_cards; i++) {
+        so_far += share[i];
+        share[i] = (double)((float)so_far / (float)sum);
+    }
     return BL_OK;
 }
 
@@ -181,7 +185,7 @@ static enum bl_status lay_layers(const struct constrain *c)
     memset(c->pins->at, 0, (size_t)all * BL_N_PARTS * sizeof *c->pins->at);
     for (uint32_t l = all - n; c->n_cards && l < all; l++) {
         uint32_t i = 0;
-        while (i + 1 < c->n_cards && share[i] <= (double)(l - (all - n)) / n)
+        while (i + 1 < c->n_cards && share[i] <= (double)((float)(l - (all - n)) / (float)n))
             i++;
         for (unsigned part = 0; part < BL_N_PARTS; part++)
             if (l < layers || part == BL_PART_HEAD)

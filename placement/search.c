@@ -149,8 +149,10 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     BL_TRY(confirm_one(t, *n, &best));
     if (!best)
         return bl_search_no_room(&t[0].s, 0);
+    BL_TRY(bl_search_split(&best->s));
     best->c.n_simulated = best->s.n_simulated;
     BL_TRY(bl_explain(&best->c, &best->s.costs, m, machine));
+    BL_TRY(bl_explain_split(&best->c, &best->s.costs, m, machine));
     BL_TRY(explain_size(best, t, *n));
     BL_TRY(bl_plan_speed(&best->c, m, machine, opt));
     *out = best->c;

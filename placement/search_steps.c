@@ -61,7 +61,7 @@ enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
     return BL_OK;
 }
 
-static enum bl_status simulated(struct bl_search_state *s, double *decode, double *prefill)
+enum bl_status bl_search_simulate(struct bl_search_state *s, double *decode, double *prefill)
 {
     const uint32_t ub = s->plan->ubatch_tokens;
     double sent = INFINITY;
@@ -85,7 +85,7 @@ static enum bl_status consider(struct bl_search_state *s, const struct bl_draft 
     if (s->n_simulated >= s->most_simulated)
         return BL_OK;
     bl_draft_to_plan(d, &s->costs, s->plan);
-    BL_TRY(simulated(s, &decode, &prefill));
+    BL_TRY(bl_search_simulate(s, &decode, &prefill));
     const double score = bl_plan_score(decode, prefill, s->opt->prefill_weight);
     if (score < s->best_score * (1 - 1e-9)) {
         s->best_score = score;

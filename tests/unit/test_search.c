@@ -97,6 +97,13 @@ static void one_card_and_a_large_model(void **state)
     open_rig(&r, "gpt-oss-120b", 0, 32768, "rtx-3090-ddr5-2ch");
     search(&r);
     assert_true(experts_on(&r, 1) > 8 && experts_on(&r, 0) > 8);
+    /* What is left holds some of one more layer, which the notes say. */
+    assert_int_equal(r.c.plan.n_ranges, 1);
+    assert_int_equal(r.c.plan.range[0].device, 1);
+    bool said = false;
+    for (uint32_t i = 0; i < r.c.n_reasons; i++)
+        said = said || strstr(r.c.reason[i].text, "experts 0-");
+    assert_true(said);
     assert_true(r.c.decode.tok_per_s > 20 && r.c.decode.tok_per_s < 80);
     close_rig(&r);
 }
@@ -262,7 +269,7 @@ static void eight_cards_and_five_thousand_tensors(void **state)
     const double s = (double)(clock() - start) / CLOCKS_PER_SEC;
     printf("  %.2f s, %u simulated\n", s, r.c.n_simulated);
 #if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(s < 4); /* 2 s where nothing else runs */
+    assert_true(s < 2);
 #endif
     struct bl_choice again;
     assert_int_equal(bl_search(&again, r.model, &r.machine, &r.opt, &r.so), BL_OK);
