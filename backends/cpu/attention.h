@@ -10,7 +10,8 @@
  *           What a token gets depends neither on the number of threads nor on the other tokens, but for one thing: of
  *           few tokens rows are read where they lie if there are kernels for that, of many by way of panels, and these
  *           sum in different orders, in pairs where the CPU has them. There are two forms: by tiles of queries
- *           (attend_block.c), and for --exact by single queries (attend.c), in the order in which the specification sums, whatever the number of tokens.
+ *           (attend_block.c), and for --exact by single queries (attend.c), in the order in which the specification
+ *           sums, whatever the number of tokens.
  * Ownership arguments belong to the segment; addresses in them are borrowed.
  * Units     bytes where the name says so, else rows.
  * Errors    none.
