@@ -140,6 +140,9 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
     if (c->by_rules)
         return bl_add_reason(c, &about, "experts on %s: %.2f GiB, where the rules put the layer",
                              where, (double)bytes * gib);
+    if (c->by_hand)
+        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, as the plan says", where,
+                             (double)bytes * gib);
     if (d == 0)
         return bl_add_reason(c, &about, "experts in RAM: %.2f GiB%s", (double)bytes * gib,
                              why_in_ram(c, k, next));
