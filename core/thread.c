@@ -133,10 +133,9 @@ static void sleep_until(struct bl_counter *c, uint32_t at_least, uint64_t deadli
     atomic_fetch_sub(&c->sleepers, 1);
 }
 
-bool bl_counter_wait(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns)
+/* After the first pauses. */
+static bool wait_on(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns)
 {
-    if (pause_until(c, at_least, PAUSES_FIRST))
-        return true;
     const uint64_t now = bl_now_ns();
     const uint64_t deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     spin_ns = spin_ns < timeout_ns ? spin_ns : timeout_ns;
@@ -146,6 +145,11 @@ bool bl_counter_wait(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, 
         return true;
     sleep_until(c, at_least, deadline);
     return reached(bl_counter_get(c), at_least);
+}
+
+bool bl_counter_wait(struct bl_counter *c, uint32_t at_least, uint64_t spin_ns, uint64_t timeout_ns)
+{
+    return pause_until(c, at_least, PAUSES_FIRST) || wait_on(c, at_least, spin_ns, timeout_ns);
 }
 
 /* ---- pool ---- */
@@ -170,9 +174,9 @@ struct bl_pool {
     uint32_t n_job;    /* threads that take part */
     uint32_t n_posted; /* jobs of either group so far */
     struct bl_counter done BL_ALIGNED(64);
-    _Atomic uint32_t busy;                /* workers still in the job */
-    struct bl_counter met BL_ALIGNED(64); /* meetings of the barrier */
-    _Atomic uint32_t arrived BL_ALIGNED(64);
+    _Atomic uint32_t busy;                   /* workers still in the job */
+    struct bl_counter met BL_ALIGNED(64);    /* meetings of the barrier */
+    _Atomic uint64_t arrived BL_ALIGNED(64); /* number of the next meeting, who has come to it */
     _Atomic uint64_t barriers BL_ALIGNED(64);
     struct worker *worker; /* [n - 1] */
     uint32_t n, n_few;
@@ -251,21 +255,60 @@ void bl_pool_run(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
     bl_counter_wait(&p->done, p->n_posted, SPIN_NS, UINT64_MAX);
 }
 
+/* ---- meetings ---- */
+
+/* Of `arrived`, from below: threads that are there, those of them that help, and the number of the
+ * meeting, so that nobody helps for one that is over. */
+enum { HELPER_SHIFT = 16, NUMBER_SHIFT = 32 };
+#define HELPER ((uint64_t)1 << HELPER_SHIFT)
+
+/* The last one. */
+static void end_meeting(struct bl_pool *p, uint32_t number, const struct bl_pool_meeting *m,
+                        void *arg)
+{
+    atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
+    if (m->alone)
+        m->alone(arg);
+    atomic_store_explicit(&p->arrived, (uint64_t)(number + 1) << NUMBER_SHIFT,
+                          memory_order_relaxed);
+    bl_counter_set(&p->met, number);
+}
+
+/* Whether the meeting is over: because nobody else is missing any more and nobody else helps. */
+static bool help_others(struct bl_pool *p, uint32_t number, const struct bl_pool_meeting *m,
+                        void *arg)
+{
+    const uint64_t all = (uint64_t)number << NUMBER_SHIFT | p->n_job;
+    uint64_t seen = atomic_load_explicit(&p->arrived, memory_order_relaxed);
+    do {
+        if (seen >> NUMBER_SHIFT != number || (uint16_t)seen == p->n_job)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&p->arrived, &seen, seen + HELPER,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    m->help(arg);
+    if (atomic_fetch_sub_explicit(&p->arrived, HELPER, memory_order_acq_rel) - HELPER != all)
+        return false;
+    end_meeting(p, number, m, arg);
+    return true;
+}
+
+void bl_pool_meet(struct bl_pool *p, const struct bl_pool_meeting *m, void *arg)
+{
+    const uint32_t number = bl_counter_get(&p->met) + 1;
+    const uint64_t all = (uint64_t)number << NUMBER_SHIFT | p->n_job;
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == all) {
+        end_meeting(p, number, m, arg);
+        return;
+    }
+    if (pause_until(&p->met, number, PAUSES_FIRST) || (m->help && help_others(p, number, m, arg)))
+        return;
+    wait_on(&p->met, number, SPIN_NS, UINT64_MAX);
+}
+
 void bl_pool_barrier(struct bl_pool *p)
 {
-    const uint32_t n = p->n_job;
-    if (n == 1) {
-        atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
-        return;
-    }
-    const uint32_t next = bl_counter_get(&p->met) + 1;
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 < n) {
-        bl_counter_wait(&p->met, next, SPIN_NS, UINT64_MAX);
-        return;
-    }
-    atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
-    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-    bl_counter_set(&p->met, next);
+    static const struct bl_pool_meeting plain;
+    bl_pool_meet(p, &plain, NULL);
 }
 
 uint64_t bl_pool_barriers(const struct bl_pool *p)
@@ -305,6 +348,7 @@ enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const struct bl_
     p->n = n;
     p->n_few = split->n_few && split->n_few < n ? split->n_few : n;
     p->n_job = 1;
+    p->arrived = (uint64_t)1 << NUMBER_SHIFT; /* the first meeting has number 1 */
     p->worker = calloc(n, sizeof *p->worker);
     enum bl_status st =
         p->worker ? BL_OK : bl_fail(BL_ENOMEM, "thread pool: out of memory for %u threads", n);

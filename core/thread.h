@@ -46,8 +46,15 @@ void bl_pool_destroy(struct bl_pool *);
 uint32_t bl_pool_threads(const struct bl_pool *);
 /* fn(arg, i, n) on n <= bl_pool_threads threads, the caller being i = 0; returns when all have returned. */
 void bl_pool_run(struct bl_pool *, uint32_t n, bl_pool_fn *fn, void *arg);
-/* All n threads of the running job meet. */
-void bl_pool_barrier(struct bl_pool *);
+/* All n threads of the running job meet. While others are missing, a thread helps: it does what is theirs until nothing is
+ * left to take over. When all are there and nobody helps any more, one of them does what is to be done alone, whichever
+ * came last; the others wait for that. Either may be NULL. */
+struct bl_pool_meeting {
+    void (*help)(void *arg);
+    void (*alone)(void *arg);
+};
+void bl_pool_meet(struct bl_pool *, const struct bl_pool_meeting *, void *arg);
+void bl_pool_barrier(struct bl_pool *); /* they only meet */
 uint64_t bl_pool_barriers(const struct bl_pool *); /* meetings so far: tests count them */
 
 #endif

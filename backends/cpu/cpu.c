@@ -261,6 +261,7 @@ static void device_close(struct bl_device *dev)
     struct bl_cpu_device *d = cpu_of(dev);
     bl_pool_destroy(d->pool);
     pthread_mutex_destroy(&d->turn);
+    free(d->deal);
     free(d);
 }
 
@@ -290,12 +291,18 @@ static enum bl_status cpu_count(uint32_t *n)
     return BL_OK;
 }
 
+static bool same_tiles(const struct bl_panel_kernel *a, const struct bl_panel_kernel *b)
+{
+    return a->arrange == b->arrange && a->tokens == b->tokens && !a->fold == !b->fold &&
+           (!a->fold || a->fold->arrange == b->fold->arrange);
+}
+
 /* What sizes of activations depend on, of kernels that only an open device has. */
 static void tile_caps(struct bl_tile_caps *out, const struct bl_panel_kernel *p)
 {
     for (unsigned t = 0; t < BL_N_DTYPES; t++) {
         uint8_t same = 0;
-        while (p[same].arrange != p[t].arrange || p[same].tokens != p[t].tokens)
+        while (!same_tiles(&p[same], &p[t]))
             same++;
         if (p[t].pack)
             out[t] = (struct bl_tile_caps){p[t].part_bytes, p[t].from, same};
@@ -348,7 +355,13 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     fill_kernels(&d->kernels, c);
     pthread_mutex_init(&d->turn, NULL);
     const struct bl_pool_split split = {d->threads, c->cpus, d->n_home, c->cpus ? c->n_cpus : 0};
-    const enum bl_status st = bl_pool_create(&d->pool, caps.threads, &split);
+    enum bl_status st = bl_pool_create(&d->pool, caps.threads, &split);
+    const size_t deal_bytes = sizeof *d->deal * BL_CPU_DEALS * caps.threads;
+    d->deal = aligned_alloc(sizeof *d->deal, deal_bytes);
+    if (d->deal)
+        memset(d->deal, 0, deal_bytes);
+    else if (!st)
+        st = bl_fail(BL_ENOMEM, "cpu%u: out of memory", index);
     if (st) {
         device_close(&d->base);
         return st;

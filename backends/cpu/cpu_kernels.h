@@ -89,11 +89,11 @@ struct bl_cpu_kernels {
     struct bl_kv_kernel kv[BL_N_DTYPES];
     struct bl_rows_kernel rows[BL_N_DTYPES]; /* the same types, for tiles */
     struct bl_tile_kernel tile;
+    struct bl_pair_rows pair_rows[BL_N_DTYPES]; /* the same types or none */
+    struct bl_pair_kernel pair;
     const char *quantize_name, *norm_name, *softmax_name, *glu_name, *add_name, *rope_name, *delta_name,
         *delta_chunk_name, *conv_name, *relu_sum_name;
     bl_quant_fn *quantize_32;  /* law Q8_0, Q8_1 */
-    struct bl_pair_rows pair_rows[BL_N_DTYPES]; /* the same types or none */
-    struct bl_pair_kernel pair;
     bl_quant_fn *quantize_256; /* law Q8_K */
     void (*rms_norm)(uint32_t n, float *y, const float *x, const float *w, float eps);
     /* x[j] = exp(x[j] - max) for all j, returns the sum; max is the largest x or given */
@@ -129,10 +129,10 @@ enum bl_cpu_flags {
     BL_CPU_AVXVNNI = 1 << 6, /* with AVX2: products of bytes in VEX encoding: Alder Lake, Sierra Forest, Zen 5 */
     BL_CPU_VNNI256 = 1 << 7, /* with AVX2: the same in EVEX encoding, AVX-512 VL and VNNI: Cascade Lake */
     BL_CPU_AMX = 1 << 8,     /* with AVX512: tiles of bytes, which the system allows: Sapphire Rapids */
+    BL_CPU_BF16 = 1 << 9,    /* with AVX512: products of bfloat16: Zen 4, Sapphire Rapids and later */
 };
 unsigned bl_cpu_flags(void);                                    /* what this CPU and OS have */
 void bl_cpu_select(struct bl_cpu_kernels *, unsigned flags);    /* scalar, then better ones in ascending order */
-    BL_CPU_BF16 = 1 << 9,    /* with AVX512: products of bfloat16: Zen 4, Sapphire Rapids and later */
 void bl_cpu_exact(struct bl_cpu_kernels *);                     /* the float reference: laws are all F32 */
 
 void bl_cpu_scalar(struct bl_cpu_kernels *);                    /* fills every entry: the specification */
@@ -142,10 +142,10 @@ void bl_cpu_vnni256(struct bl_cpu_kernels *);
 void bl_cpu_avx512(struct bl_cpu_kernels *);
 void bl_cpu_avx512_one(struct bl_cpu_kernels *);                /* for ONE_STREAM, over bl_cpu_avx512 */
 void bl_cpu_amx(struct bl_cpu_kernels *);                       /* over bl_cpu_avx512 */
+void bl_cpu_avx512_bf16(struct bl_cpu_kernels *);               /* over bl_cpu_avx512 */
 bool bl_cpu_amx_works(void);                                    /* a product of tiles; only where tiles may be used */
 void bl_cpu_neon(struct bl_cpu_kernels *);
 void bl_cpu_i8mm(struct bl_cpu_kernels *);
-void bl_cpu_avx512_bf16(struct bl_cpu_kernels *);               /* over bl_cpu_avx512 */
 void bl_cpu_sve(struct bl_cpu_kernels *);
 
 #endif

@@ -28,9 +28,10 @@ struct walk {
     const struct many_args *a;
     units_fn *units; /* of a batch */
     const struct bl_experts_batch *at, *end;
-    uint32_t before;        /* units of the batches before */
-    uint32_t per, n_panels; /* tokens of a tile; panels of a matrix */
-    uint64_t unit_cost;     /* of a run of panels */
+    uint32_t before;                      /* units of the batches before */
+    const struct bl_panel_kernel *kernel; /* of tiles */
+    uint32_t n_panels;                    /* of a matrix */
+    uint64_t unit_cost;                   /* of a run of panels */
 };
 
 static struct walk walk_of(const struct many_args *a, units_fn *units)
@@ -57,7 +58,7 @@ static bool next_unit(struct walk *w, uint32_t *i)
 
 static uint32_t tiles(const struct walk *w, const struct bl_experts_batch *b)
 {
-    return bl_panel_tiles(b->n, w->per);
+    return bl_panel_tiles(b->n, bl_panel_for(w->kernel, b->n)->tokens);
 }
 
 static uint32_t tiles_of_many(const struct walk *w, const struct bl_experts_batch *b)
@@ -107,7 +108,7 @@ static bool next_run(struct walk *w, uint32_t n_rows, struct run *out)
 static struct bl_cpu_range tile(const struct walk *w, uint32_t i)
 {
     const struct bl_experts_batch *b = w->at;
-    const uint32_t n = bl_panel_tiles(b->n, w->per);
+    const uint32_t n = tiles(w, b);
     return (struct bl_cpu_range){b->first + bl_panel_tile_first(b->n, n, i),
                                  b->first + bl_panel_tile_first(b->n, n, i + 1)};
 }
@@ -120,13 +121,13 @@ static size_t token_bytes(const struct bl_panel_weight *w)
 static void gather(const struct many_args *a, const struct bl_panel_weight *weight, unsigned m)
 {
     struct walk w = walk_of(a, tiles_of_many);
-    w.per = weight->kernel->tokens;
+    w.kernel = weight->kernel;
     for (uint32_t i; next_unit(&w, &i);) {
         const struct bl_cpu_range r = tile(&w, i);
         const void *x[BL_TILE_TOKENS];
         for (uint32_t p = r.first; p < r.end; p++)
             x[p - r.first] = a->e.x[m] + a->e.order[p] / a->e.n_used * a->e.x_stride[m];
-        bl_panel_arrange(weight->kernel, weight->act,
+        bl_panel_arrange(bl_panel_for(weight->kernel, w.at->n), weight->act,
                          a->tiles[m] + w.at->first * token_bytes(weight), w.at->n,
                          r.first - w.at->first, r.end - r.first, weight->k, x);
     }
@@ -173,8 +174,9 @@ static void place_tile(const struct many_args *a, bl_quant_fn *quantize,
             x[p - r.first] = a->vectors + p * vector_bytes;
         }
     }
-    bl_panel_arrange(a->down.kernel, a->down.act, a->e.hq + b->first * a->e.hq_stride, b->n,
-                     r.first - b->first, r.end - r.first, k, x);
+    bl_panel_arrange(bl_panel_for(a->down.kernel, b->n), a->down.act,
+                     a->e.hq + b->first * a->e.hq_stride, b->n, r.first - b->first, r.end - r.first,
+                     k, x);
 }
 
 static void place_run(const void *args, const struct bl_cpu_job *job)
@@ -182,7 +184,7 @@ static void place_run(const void *args, const struct bl_cpu_job *job)
     const struct many_args *a = args;
     bl_quant_fn *const quantize = bl_cpu_quantizer(job->kernels, a->e.down.kernel->act);
     struct walk w = walk_of(a, tiles);
-    w.per = a->down.kernel->tokens;
+    w.kernel = a->down.kernel;
     for (uint32_t i; next_unit(&w, &i);) {
         if (w.at->n < a->from)
             place_vectors(a, quantize, tile(&w, i));
@@ -199,7 +201,7 @@ static float (*rows_of(const struct bl_panel_weight *weight, const struct bl_exp
                        const uint8_t *tiles_at, const uint8_t *next))[BL_PANEL_ROWS]
 {
     const struct bl_experts_batch *b = p->batch;
-    const struct bl_panel_tokens x = {tiles_at, b->n, bl_panel_tiles(b->n, weight->kernel->tokens)};
+    const struct bl_panel_tokens x = bl_panel_tokens_of(weight, tiles_at, b->n);
     float(*sum)[BL_PANEL_ROWS] = room->sum[which];
     bl_panel_rows(weight, sum, room->panel, bl_experts_rows(m, b, 0), p->row, &x, 0, x.n_tiles,
                   next);

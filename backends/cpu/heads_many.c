@@ -16,15 +16,9 @@ struct many_args {
     struct bl_cpu_counter *counter; /* the step's own */
 };
 
-static size_t token_bytes(const struct many_args *a)
-{
-    return (size_t)bl_cpu_token_bytes(a->weight.kernel, a->weight.k);
-}
-
 static struct bl_panel_tokens tokens_of(const struct many_args *a, uint32_t head, uint32_t n_tok)
 {
-    return (struct bl_panel_tokens){a->tiles + head * a->head_bytes, n_tok,
-                                    bl_panel_tiles(n_tok, a->weight.kernel->tokens)};
+    return bl_panel_tokens_of(&a->weight, a->tiles + head * a->head_bytes, n_tok);
 }
 
 /* ---- tiles ---- */
@@ -32,16 +26,17 @@ static struct bl_panel_tokens tokens_of(const struct many_args *a, uint32_t head
 static void arrange_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct many_args *a = args;
-    const uint32_t n_tok = bl_cpu_n_rows(job, a->few.rows),
-                   n_tiles = bl_panel_tiles(n_tok, a->weight.kernel->tokens);
+    const uint32_t n_tok = bl_cpu_n_rows(job, a->few.rows);
+    const struct bl_panel_kernel *kernel = bl_panel_for(a->weight.kernel, n_tok);
+    const uint32_t n_tiles = bl_panel_tiles(n_tok, kernel->tokens);
     for (uint32_t i; bl_cpu_claim(a->counter, a->few.heads * n_tiles, &i);) {
         const uint32_t head = i / n_tiles, first = bl_panel_tile_first(n_tok, n_tiles, i % n_tiles),
                        end = bl_panel_tile_first(n_tok, n_tiles, i % n_tiles + 1);
         const void *x[BL_TILE_TOKENS];
         for (uint32_t t = first; t < end; t++)
             x[t - first] = a->few.x + t * a->few.x_stride + head * a->few.x_head;
-        bl_panel_arrange(a->weight.kernel, a->weight.act, a->tiles + head * a->head_bytes, n_tok,
-                         first, end - first, a->weight.k, x);
+        bl_panel_arrange(kernel, a->weight.act, a->tiles + head * a->head_bytes, n_tok, first,
+                         end - first, a->weight.k, x);
     }
 }
 
@@ -92,7 +87,7 @@ static void decode_piece(const struct many_args *a, float *panels, uint32_t head
 static void piece_run(const struct many_args *a, float (*sum)[BL_PANEL_ROWS], float *panels,
                       const struct block *b, const struct bl_panel_tokens *x, uint32_t piece)
 {
-    const struct bl_panel_kernel *kernel = a->weight.kernel;
+    const struct bl_panel_kernel *kernel = x->kernel;
     const uint32_t left = a->few.k - piece * PIECE, n = left < PIECE ? left : PIECE;
     const uint32_t base = bl_panel_tile_first(x->n_tok, x->n_tiles, b->first_tile);
     decode_piece(a, panels, b->head, piece * PIECE, n);
@@ -121,7 +116,7 @@ static void many_run(const void *args, const struct bl_cpu_job *job)
     const uint32_t step = a->few.transposed ? PIECE : BL_PANEL_ROWS,
                    n_panels = (a->weight.rows + step - 1) / step;
     const struct bl_panel_tokens all = tokens_of(a, 0, n_tok);
-    const uint32_t n_blocks = bl_panel_blocks(&all, token_bytes(a), heads * n_panels, job->nth),
+    const uint32_t n_blocks = bl_panel_blocks(&all, a->weight.k, heads * n_panels, job->nth),
                    n = heads * n_blocks * n_panels;
     struct bl_cpu_room *room = &a->room[job->ith];
     for (uint32_t unit; bl_cpu_claim(a->counter, n, &unit);) {

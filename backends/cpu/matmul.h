@@ -11,6 +11,7 @@
 #ifndef BL_CPU_MATMUL_H
 #define BL_CPU_MATMUL_H
 
+#include "deal.h"
 #include "operand.h"
 
 struct bl_cpu_matmul_args {
@@ -20,6 +21,7 @@ struct bl_cpu_matmul_args {
     const float *bias, *scale;
     size_t w_stride, x_stride;
     uint32_t k, n, chunk, tile;
+    uint32_t unit; /* rows taken at a time, whole chunks */
     uint8_t rows;
     const struct bl_cpu_matmul_args *next; /* whose weights come after, NULL: not known */
 };

@@ -30,16 +30,14 @@ static void unit_run(const struct many_args *a, struct bl_cpu_room *room,
 static void many_run(const void *args, const struct bl_cpu_job *job)
 {
     const struct many_args *a = args;
-    const struct bl_panel_kernel *kernel = a->weight.kernel;
     const uint32_t n_tok = bl_cpu_n_rows(job, a->few.rows),
                    n_panels = (a->few.n + BL_PANEL_ROWS - 1) / BL_PANEL_ROWS;
-    if (n_tok < kernel->from) {
+    if (n_tok < a->weight.kernel->from) {
         bl_cpu_matmul_dots(&a->few, job);
         return;
     }
-    const struct bl_panel_tokens x = {a->tiles, n_tok, bl_panel_tiles(n_tok, kernel->tokens)};
-    const uint32_t n_blocks =
-        bl_panel_blocks(&x, bl_cpu_token_bytes(kernel, a->few.k), n_panels, job->nth);
+    const struct bl_panel_tokens x = bl_panel_tokens_of(&a->weight, a->tiles, n_tok);
+    const uint32_t n_blocks = bl_panel_blocks(&x, a->few.k, n_panels, job->nth);
     const uint32_t n = n_blocks * n_panels;
     uint32_t unit, then;
     for (bool more = bl_cpu_claim(a->counter, n, &unit); more; unit = then) {

@@ -35,7 +35,7 @@ static const struct bl_cpu_slot *find(const struct bl_cpu_builder *b,
     for (unsigned i = 0; i < BL_CPU_SLOTS; i++) {
         const struct bl_cpu_slot *s = &b->slot[i];
         if (s->bytes && s->src == want->src && s->k == want->k && s->family == want->family &&
-            s->tokens == want->tokens && s->arrange == want->arrange)
+            s->tokens == want->tokens && s->arrange == want->arrange && s->fold == want->fold)
             return s;
     }
     return NULL;
@@ -165,7 +165,9 @@ static void arrange_run(const void *args, const struct bl_cpu_job *job)
     const struct arrange_args *a = args;
     const struct quantize_args *v = &a->vectors;
     bl_quant_fn *const quantize = v->src ? bl_cpu_quantizer(job->kernels, v->act) : NULL;
-    const uint32_t n = bl_cpu_n_rows(job, v->rows), n_tiles = bl_panel_tiles(n, a->kernel->tokens);
+    const uint32_t n = bl_cpu_n_rows(job, v->rows);
+    const struct bl_panel_kernel *kernel = bl_panel_for(a->kernel, n);
+    const uint32_t n_tiles = bl_panel_tiles(n, kernel->tokens);
     const void *x[BL_TILE_TOKENS];
     for (uint32_t i; bl_cpu_claim(a->counter, n_tiles, &i);) {
         const uint32_t first = bl_panel_tile_first(n, n_tiles, i),
@@ -177,7 +179,7 @@ static void arrange_run(const void *args, const struct bl_cpu_job *job)
                          (const float *)(v->src + t * v->src_stride));
             x[t - first] = vector;
         }
-        bl_panel_arrange(a->kernel, v->act, a->dst, n, first, end - first, v->k, x);
+        bl_panel_arrange(kernel, v->act, a->dst, n, first, end - first, v->k, x);
     }
 }
 
@@ -188,6 +190,7 @@ static struct bl_cpu_slot tiles_of(const struct bl_cpu_builder *b, unsigned src,
     s.bytes = bl_cpu_src(b, src)->ne[1] * bl_cpu_token_bytes(p, s.k);
     s.tokens = p->tokens;
     s.arrange = p->arrange;
+    s.fold = p->fold ? p->fold->arrange : NULL;
     return s;
 }
 

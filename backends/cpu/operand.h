@@ -42,7 +42,8 @@ uint32_t bl_cpu_chunk_rows(uint64_t row_bytes, uint32_t rows);
 
 /* ---- tiles ---- */
 
-/* Source `src` of the node in hand in tiles of the kernel, beside the vectors themselves. */
+/* Source `src` of the node in hand in tiles of the kernel, or where there are many tokens of the folded one, beside the
+ * vectors themselves. */
 struct bl_cpu_tiles {
     uint64_t addr, token_bytes;
 };
@@ -91,9 +92,16 @@ struct bl_panel_weight {
 /* type: whose panels serve */
 struct bl_panel_weight bl_panel_weight_of(const struct bl_cpu_kernels *, enum bl_dtype type, const struct bl_value *w);
 struct bl_panel_tokens {
+    const struct bl_panel_kernel *kernel; /* of bl_panel_for */
     const uint8_t *tiles;
     uint32_t n_tok, n_tiles;
 };
+static inline struct bl_panel_tokens bl_panel_tokens_of(const struct bl_panel_weight *w, const uint8_t *tiles,
+                                                        uint32_t n_tok)
+{
+    const struct bl_panel_kernel *kernel = bl_panel_for(w->kernel, n_tok);
+    return (struct bl_panel_tokens){kernel, tiles, n_tok, bl_panel_tiles(n_tok, kernel->tokens)};
+}
 /* Where columns from at on, a multiple of BL_PANEL_COLS, of the tile of tokens first.. begin: tiles lie side by side for
  * BL_PANEL_COLS columns, then for the next, in the order in which panels meet them. */
 static inline size_t bl_panel_tile_at(const struct bl_panel_kernel *kernel, uint32_t n_tok, uint32_t k, uint32_t at,
@@ -102,7 +110,7 @@ static inline size_t bl_panel_tile_at(const struct bl_panel_kernel *kernel, uint
     const uint32_t left = k - at, parts = (uint32_t)bl_act_blocks(left < BL_PANEL_COLS ? left : BL_PANEL_COLS);
     return ((size_t)at / BL_PANEL_STEP * n_tok + (size_t)parts * first) * kernel->part_bytes;
 }
-/* Arranges the tile of tokens [first, first + n) of n_tok; x[n], which is left changed. */
+/* Arranges the tile of tokens [first, first + n) of n_tok, by the kernel of bl_panel_for; x[n], which is left changed. */
 void bl_panel_arrange(const struct bl_panel_kernel *, uint8_t act, uint8_t *tiles, uint32_t n_tok, uint32_t first,
                       uint32_t n, uint32_t k, const void **x);
 /* sum[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL for
@@ -117,7 +125,7 @@ static inline void bl_panel_put(float *y, const float sum[BL_PANEL_ROWS], uint32
     else
         memcpy(y, sum, n * sizeof *y);
 }
-/* Into how many blocks tokens are cut that meet n_panels panels on so many threads. */
-uint32_t bl_panel_blocks(const struct bl_panel_tokens *, uint64_t token_bytes, uint32_t n_panels, uint32_t n_threads);
+/* Into how many blocks tokens of k columns are cut that meet n_panels panels on so many threads. */
+uint32_t bl_panel_blocks(const struct bl_panel_tokens *, uint32_t k, uint32_t n_panels, uint32_t n_threads);
 
 #endif

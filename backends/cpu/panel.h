@@ -53,7 +53,14 @@ struct bl_panel_kernel {
     uint16_t part_bytes;      /* of a tile, per token and 256 columns */
     uint8_t tokens;           /* widest tile */
     uint8_t from;             /* least tokens for which panels are faster than dots */
+    /* Faster yet for fold->from tokens and more, NULL: none. It rounds the weights to bytes of one scale for a row's 256
+     * columns; its tiles are no larger. */
+    const struct bl_panel_kernel *fold;
 };
+static inline const struct bl_panel_kernel *bl_panel_for(const struct bl_panel_kernel *k, uint32_t n_tok)
+{
+    return k->fold && n_tok >= k->fold->from ? k->fold : k;
+}
 
 /* Tokens [first, end) of tile i when n are cut into the fewest tiles of at most `widest`, nearly equal ones. */
 static inline uint32_t bl_panel_tiles(uint32_t n, uint32_t widest)

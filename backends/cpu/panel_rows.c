@@ -63,7 +63,7 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
                        const uint8_t *w, uint32_t row, const struct bl_panel_tokens *x,
                        uint32_t from, uint32_t to, const uint8_t *next)
 {
-    const struct bl_panel_kernel *kernel = m->kernel;
+    const struct bl_panel_kernel *kernel = x->kernel;
     const uint32_t n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS;
     const uint32_t n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS;
     const uint32_t base = first_of(x, from);
@@ -88,10 +88,10 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
 
 /* Tokens of a block stay in the cache while all panels pass; with few panels for many threads,
  * smaller blocks make more units. */
-uint32_t bl_panel_blocks(const struct bl_panel_tokens *x, uint64_t token_bytes, uint32_t n_panels,
+uint32_t bl_panel_blocks(const struct bl_panel_tokens *x, uint32_t k, uint32_t n_panels,
                          uint32_t n_threads)
 {
-    const uint64_t fit = BLOCK_BYTES / token_bytes;
+    const uint64_t fit = BLOCK_BYTES / bl_cpu_token_bytes(x->kernel, k);
     const uint32_t tokens = fit < LEAST_BLOCK    ? LEAST_BLOCK
                             : fit > BL_CPU_BLOCK ? BL_CPU_BLOCK
                                                  : (uint32_t)fit;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Building decides where threads wait; running walks the array. */
+/* How nodes become steps, and where threads wait. */
 #include "segment.h"
 
 #include <stdlib.h>
@@ -157,11 +157,12 @@ void *bl_cpu_step(struct bl_cpu_builder *b, bl_cpu_step_fn *run, size_t arg_byte
         return NULL;
     }
     s->step[s->n_steps++] = (struct bl_cpu_step){
-        run, args, false, bl_cpu_profile_kind(&b->dev->profile, b->graph, b->node)};
+        .run = run, .args = args, .kind = bl_cpu_profile_kind(&b->dev->profile, b->graph, b->node)};
     b->own_access = b->n_access;
     b->share = (uint8_t)share;
     b->thread0 =
         share != BL_CPU_SPREAD && (share == BL_CPU_TOKENS ? s->limits.n_tok : s->limits.n_out) == 1;
+    s->step[s->n_steps - 1].one = b->thread0;
     return args;
 }
 
@@ -324,6 +325,40 @@ static enum bl_status emit_nodes(struct bl_cpu_builder *b, const struct bl_bound
     return b->status;
 }
 
+/* ---- stretches ---- */
+
+/* Steps for one thread are done in the middle of the meeting before them, so none is needed behind.
+ */
+static void add_stretch(struct bl_segment *s, uint32_t first, uint32_t end)
+{
+    struct bl_cpu_stretch new = {first, end, s->step[first].barrier, false, s->step[first].barrier};
+    struct bl_cpu_stretch *last = s->n_stretches ? &s->stretch[s->n_stretches - 1] : NULL;
+    for (uint32_t i = first; i < end; i++) {
+        new.dealt |= s->step[i].dealt;
+        new.alone &= s->step[i].one;
+    }
+    if (last && last->alone && new.alone) {
+        last->end = end;
+        return;
+    }
+    new.meet &= !(last && last->alone);
+    s->stretch[s->n_stretches++] = new;
+}
+
+static enum bl_status find_stretches(struct bl_segment *s)
+{
+    uint32_t first = 0;
+    s->stretch = bl_calloc(s->n_steps ? s->n_steps : 1, sizeof *s->stretch);
+    if (!s->stretch)
+        return bl_fail(BL_ENOMEM, "cpu: out of memory for %u steps", s->n_steps);
+    for (uint32_t i = 1; i <= s->n_steps; i++)
+        if (i == s->n_steps || s->step[i].barrier) {
+            add_stretch(s, first, i);
+            first = i;
+        }
+    return BL_OK;
+}
+
 enum bl_status bl_cpu_segment_build(struct bl_device *dev, const struct bl_graph *g,
                                     const struct bl_bound *bound, uint32_t n,
                                     const struct bl_mem *scratch, const struct bl_mem *params,
@@ -345,7 +380,7 @@ enum bl_status bl_cpu_segment_build(struct bl_device *dev, const struct bl_graph
     if (b.scratch - scratch->addr < scratch->bytes)
         b.scratch_bytes = scratch->bytes - (b.scratch - scratch->addr);
     count_rows(&b);
-    if ((st = emit_nodes(&b, bound, n)))
+    if ((st = emit_nodes(&b, bound, n)) || (st = find_stretches(b.seg)))
         goto out;
     *out = b.seg;
     b.seg = NULL;
@@ -362,131 +397,6 @@ void bl_cpu_segment_free(struct bl_segment *s)
         return;
     bl_arena_finish(&s->arena);
     free(s->step);
+    free(s->stretch);
     free(s);
-}
-
-/* ---- run ---- */
-
-static bool holds(const struct bl_params *p, uint32_t off, uint32_t n, size_t item)
-{
-    return off % 4 == 0 && off >= sizeof *p && off <= p->n_bytes &&
-           (uint64_t)n * item <= p->n_bytes - off;
-}
-
-static enum bl_status check_token(const struct bl_cpu_limits *l, const struct bl_params *p,
-                                  uint32_t t)
-{
-    const uint32_t seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off)[t];
-    const uint32_t pos = BL_PARAMS_ARRAY(const uint32_t, p, p->pos_off)[t];
-    const int32_t id = BL_PARAMS_ARRAY(const int32_t, p, p->token_off)[t];
-    if (seq >= p->n_seq)
-        return bl_fail(BL_EINVAL, "token %u belongs to sequence %u of %u", t, seq, p->n_seq);
-    const struct bl_seq_params *s =
-        BL_PARAMS_ARRAY(const struct bl_seq_params, p, p->table_off) + seq;
-    if (s->slot >= l->n_slots)
-        return bl_fail(BL_EINVAL, "sequence %u owns slot %u, the state has %u", seq, s->slot,
-                       l->n_slots);
-    if (pos >= s->n_kv || pos >= l->n_pos)
-        return bl_fail(BL_EINVAL, "token %u stands at position %u of sequence %u, which holds %u",
-                       t, pos, seq, least(s->n_kv, l->n_pos));
-    if (id < 0 || (uint32_t)id >= l->n_ids)
-        return bl_fail(BL_EINVAL, "token %u has id %d, the model has %u", t, id, l->n_ids);
-    return BL_OK;
-}
-
-/* Kernels index by these numbers: what is wrong here must not become a stray write. */
-static enum bl_status check_params(const struct bl_segment *s)
-{
-    const struct bl_params *p = s->block;
-    const struct bl_cpu_limits *l = &s->limits;
-    if (s->block_bytes < sizeof *p || p->n_bytes > s->block_bytes)
-        return bl_fail(BL_EINVAL, "params block is cut off");
-    if (p->n_tok > l->n_tok || (l->n_out && p->n_out > l->n_out))
-        return bl_fail(
-            BL_EINVAL,
-            "params ask for %u tokens and %u outputs, the segment has room for %u and %u", p->n_tok,
-            p->n_out, l->n_tok, l->n_out);
-    if (!holds(p, p->token_off, p->n_tok, 4) || !holds(p, p->pos_off, p->n_tok, 4) ||
-        !holds(p, p->seq_off, p->n_tok, 4) || !holds(p, p->out_off, p->n_out, 4) ||
-        !holds(p, p->table_off, p->n_seq, sizeof(struct bl_seq_params)))
-        return bl_fail(BL_EINVAL, "params arrays lie outside their block");
-    for (uint32_t t = 0; t < p->n_tok; t++)
-        BL_TRY(check_token(l, p, t));
-    for (uint32_t i = 0; i < p->n_out; i++)
-        if (BL_PARAMS_ARRAY(const uint32_t, p, p->out_off)[i] >= p->n_tok)
-            return bl_fail(BL_EINVAL, "output %u is of token %u of %u", i,
-                           BL_PARAMS_ARRAY(const uint32_t, p, p->out_off)[i], p->n_tok);
-    return BL_OK;
-}
-
-static void walk(void *arg, uint32_t ith, uint32_t nth)
-{
-    const struct bl_segment *s = arg;
-    const struct bl_cpu_job job = {&s->dev->kernels, s->block, ith, nth};
-    for (uint32_t i = 0; i < s->n_steps; i++) {
-        if (s->step[i].barrier)
-            bl_pool_barrier(s->dev->pool);
-        s->step[i].run(s->step[i].args, &job);
-    }
-}
-
-struct timed_walk {
-    struct bl_segment *segment;
-    struct bl_cpu_kind *last; /* thread 0's last step, and when it ended */
-    uint64_t ended_ns;
-};
-
-/* Waiting counts for the step before it: that is the one whose shares were uneven. */
-static void walk_timed(void *arg, uint32_t ith, uint32_t nth)
-{
-    struct timed_walk *w = arg;
-    struct bl_segment *s = w->segment;
-    if (ith) {
-        walk(s, ith, nth);
-        return;
-    }
-    const struct bl_cpu_job job = {&s->dev->kernels, s->block, ith, nth};
-    uint64_t then = bl_now_ns(), now;
-    for (uint32_t i = 0; i < s->n_steps; i++) {
-        struct bl_cpu_kind *k = &s->dev->profile.kind[s->step[i].kind];
-        if (s->step[i].barrier) {
-            struct bl_cpu_kind *before = w->last ? w->last : k;
-            bl_pool_barrier(s->dev->pool);
-            now = bl_now_ns();
-            before->wait_ns += now - then;
-            before->barriers++;
-            then = now;
-        }
-        s->step[i].run(s->step[i].args, &job);
-        now = bl_now_ns();
-        k->run_ns += now - then;
-        k->steps++;
-        then = now;
-        w->last = k;
-    }
-    w->ended_ns = then;
-}
-
-static void run_timed(struct bl_segment *s, uint32_t n_threads)
-{
-    struct timed_walk w = {.segment = s};
-    bl_pool_run(s->dev->pool, n_threads, walk_timed, &w);
-    if (w.last)
-        w.last->wait_ns += bl_now_ns() - w.ended_ns;
-}
-
-enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
-{
-    BL_TRY(check_params(s));
-    pthread_mutex_lock(&s->dev->turn);
-    for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
-        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
-    const struct bl_cpu_device *d = s->dev;
-    const uint32_t n_threads = s->block->n_tok <= BL_FEW_TOKENS ? d->threads : d->threads_prefill;
-    if (d->profile.on)
-        run_timed(s, n_threads);
-    else
-        bl_pool_run(d->pool, n_threads, walk, s);
-    pthread_mutex_unlock(&s->dev->turn);
-    return BL_OK;
 }

@@ -43,14 +43,27 @@ struct bl_cpu_device {
     uint32_t n_home;
     uint64_t nodes;        /* memory nodes of its blocks, 0: any */
     struct bl_cpu_profile profile; /* under turn, as the steps that it counts */
+    /* [BL_CPU_DEALS][threads], few and always in use, so that they stay in the cache; under turn */
+    struct bl_cpu_deal *deal;
+    uint32_t stamp;
 };
+enum { BL_CPU_DEALS = 8 }; /* steps of a stretch that deal; more do not */
 
 /* ---- running ---- */
+
+/* What is taken of one thread's units of a step; alone in its cache line. */
+struct bl_cpu_deal {
+    _Atomic uint64_t taken; /* stamp << 32 | units from the front << 16 | units from the back */
+    char apart[56];
+};
 
 struct bl_cpu_job {
     const struct bl_cpu_kernels *kernels;
     const struct bl_params *params;
     uint32_t ith, nth;
+    bool helps;               /* only units of other threads are wanted */
+    uint32_t stamp;           /* of the stretch: no two in a row have the same */
+    struct bl_cpu_deal *deal; /* [nth] of the step, NULL: nobody helps */
 };
 typedef void bl_cpu_step_fn(const void *args, const struct bl_cpu_job *);
 
@@ -58,7 +71,16 @@ struct bl_cpu_step {
     bl_cpu_step_fn *run;
     void *args;
     bool barrier; /* all threads meet before it */
+    bool dealt;   /* in units that threads take over from each other */
+    bool one;     /* its only row is for thread 0 */
     uint8_t kind; /* index into the device's profile */
+};
+/* Steps from one barrier to the next. */
+struct bl_cpu_stretch {
+    uint32_t first, end;
+    bool meet;  /* all threads meet before it */
+    bool dealt; /* has steps that are */
+    bool alone; /* for one thread, whichever: all steps have one row only */
 };
 
 /* Limits that a params block is checked against before a step may trust it. */
@@ -91,6 +113,8 @@ struct bl_segment {
     struct bl_cpu_limits limits;
     struct bl_cpu_step *step;
     uint32_t n_steps, cap_steps;
+    struct bl_cpu_stretch *stretch;
+    uint32_t n_stretches;
     struct bl_arena arena; /* arguments, counters */
     struct bl_cpu_counter *counters;
 };
@@ -156,7 +180,7 @@ struct bl_cpu_slot {
     uint32_t k;
     uint8_t family;         /* enum bl_cpu_family; BL_CPU_WORK: every thread's own room, k bytes each */
     uint8_t tokens;         /* of a tile, 0: a vector after the other */
-    bl_arrange_fn *arrange; /* of tiles */
+    bl_arrange_fn *arrange, *fold; /* of tiles, of the same for many tokens */
 };
 enum { BL_CPU_SLOTS = 8 };
 

@@ -351,7 +351,7 @@ void bench_subject(struct context *c, const struct subject *s, const struct benc
         bench_dot(c, s, o);
     else if (s->kind == QK || s->kind == PV)
         bench_kv(c, s, o);
-    else if (s->kind == PANEL)
+    else if (s->kind == PANEL || s->kind == FOLD)
         bench_panel(c, s);
     else if (s->kind == DELTA)
         bench_delta(c, s, o);

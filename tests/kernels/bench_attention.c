@@ -152,7 +152,7 @@ static void free_rig(struct rig *r)
 
 static double timed(const struct context *c, struct rig *r)
 {
-    const struct bl_cpu_job job = {c->now, r->params, 0, 1};
+    const struct bl_cpu_job job = {.kernels = c->now, .params = r->params, .nth = 1};
     const double start = seconds();
     r->counter.next = 0;
     for (uint32_t i = 0; i < MOST_KEY_HEADS; i++)

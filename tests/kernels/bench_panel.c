@@ -171,7 +171,7 @@ void bench_panel(struct context *c, const struct subject *s)
     }
     for (size_t i = 0; i < BL_COUNT(lengths); i++) {
         p = (struct product){.s = s,
-                             .kernel = &c->now->panel[s->type],
+                             .kernel = check_panel_kernel(c->now, s),
                              .dot = &c->now->matmul[s->type],
                              .k = lengths[i]};
         const bool floats = p.dot->act == BL_ACT_F32;

@@ -16,7 +16,7 @@
 /* ---- what is tested ---- */
 
 enum subject_kind {
-    DOT, PANEL, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
+    DOT, PANEL, FOLD, QK, PV, QUANTIZE_32, QUANTIZE_256, RMS_NORM, EXP_SUM, SILU_MUL, GELU_MUL, SWIGLU_OAI,
     SIGMOID_MUL, ADD, AXPY, MIX, CONV, ROPE_NORM, ROPE_NEOX, DELTA, DELTA_CHUNK, RELU_SUM,
     TILE_KEYS, TILE_VALUES, TILE_SCORES, TILE_WEIGHTS, TILE_SUM,
     ROW_SCORES, ROW_SUM,
@@ -28,7 +28,7 @@ struct subject {
     enum bl_dtype type; /* of DOT, PANEL, FOLD, QK, PV, TILE_KEYS, TILE_VALUES, ROW_*, PAIR_KEYS, PAIR_VALUES */
     void (*fn)(void);   /* for comparing entries, never called */
 };
-enum { MAX_SUBJECTS = 4 * BL_N_DTYPES + 64 };
+enum { MAX_SUBJECTS = 5 * BL_N_DTYPES + 64 };
 /* Every entry of the table that is there, in a fixed order; returns the count. */
 uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_kernels *);
 
@@ -41,7 +41,8 @@ struct shape {
     uint32_t k;     /* elements of a row or vector */
     uint32_t rows;  /* of DOT; cached rows of QK and PV; rows of state; queries of a tile */
     uint32_t pad;   /* bytes between rows */
-    uint32_t place; /* DOT: what `next` is; PANEL, FOLD: tokens; TILE_SUM, ROW_*, PAIR_SUM: keys - 1; vectors: 1 = the output is the first input */
+    uint32_t place; /* DOT: what `next` is; PANEL, FOLD: tokens; TILE_SUM, ROW_*, PAIR_SUM: keys - 1;
+                     * vectors: 1 = the output is the first input */
     uint32_t fill;  /* enum fill */
 };
 struct memory; /* guarded regions */
@@ -57,6 +58,8 @@ struct context {
 /* Calls visit for each shape of the subject until it returns false. */
 typedef bool visit_fn(struct context *, const struct subject *, const struct shape *);
 void check_dot_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
+/* Which entry of its type a PANEL or FOLD is. */
+const struct bl_panel_kernel *check_panel_kernel(const struct bl_cpu_kernels *, const struct subject *);
 void check_panel_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_kv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 void check_vector_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
@@ -71,9 +74,9 @@ void check_chunk_shapes(struct context *, const struct subject *, bool quick, vi
 void check_conv_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 bool check_delta(struct context *, const struct subject *, const struct shape *);
 bool check_tile(struct context *, const struct subject *, const struct shape *);
+bool check_pair(struct context *, const struct subject *, const struct shape *); /* shapes as tiles */
 
 bool check_chunk(struct context *, const struct subject *, const struct shape *);
-bool check_pair(struct context *, const struct subject *, const struct shape *); /* shapes as tiles */
 bool check_conv(struct context *, const struct subject *, const struct shape *); /* MIX as well */
 void check_relu_shapes(struct context *, const struct subject *, bool quick, visit_fn *);
 bool check_relu(struct context *, const struct subject *, const struct shape *);
@@ -98,22 +101,22 @@ void check_fill_floats(struct context *, float *x, uint32_t n, enum fill);
 /* One row of weights of any type with finite scales; FILL_LARGE: extreme codes, large scales; FILL_TINY: subnormal. */
 void check_fill_weights(struct context *, enum bl_dtype, uint8_t *row, uint32_t k, enum fill);
 
-/* ---- guarded memory ---- */
-
 /* Rows of the subject's type, each at row[j] from base, in REGION_W and REGION_ROWS. */
 const uint64_t *check_rows_of(struct context *, const struct subject *, const struct shape *, uint32_t n, uint8_t **base);
 /* Tiles that have seen nothing yet, something larger or something smaller; rows that may look at all, at some, at none. */
 struct bl_tile check_tile_state(struct context *, uint32_t n);
 void check_fill_scores(struct context *, float *score, uint32_t n, uint32_t fill);
 
+/* ---- guarded memory ---- */
+
 enum region { REGION_W, REGION_X, REGION_Y, REGION_Z, REGION_ROWS, REGION_OUT, N_REGIONS };
 struct memory *memory_open(void); /* ends the program when there is no memory */
 /* `bytes` that end at a guard page, or begin behind one where from_start; filled with poison. */
 void *memory_take(struct memory *, enum region, size_t bytes, bool from_start);
-/* Whether everything of the region around the last taken bytes is still poison. */
-bool memory_frame_intact(const struct memory *, enum region);
 /* Aligned to 64 bytes, and so is the size, so that it may end at the guard page as well. */
 void *check_aligned(struct context *, enum region, size_t bytes);
+/* Whether everything of the region around the last taken bytes is still poison. */
+bool memory_frame_intact(const struct memory *, enum region);
 bool memory_is_poison(const void *p, size_t bytes);
 enum { MEMORY_REGION_BYTES = 1 << 20 };
 

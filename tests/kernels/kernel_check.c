@@ -51,6 +51,10 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         add_subject(out, &n, DOT, t, "", k->matmul[t].dot_name, (any_fn *)k->matmul[t].dot);
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         add_subject(out, &n, PANEL, t, "", k->panel[t].name, (any_fn *)k->panel[t].pack);
+    for (unsigned t = 0; t < BL_N_DTYPES; t++)
+        if (k->panel[t].fold)
+            add_subject(out, &n, FOLD, t, "", k->panel[t].fold->name,
+                        (any_fn *)k->panel[t].fold->pack);
     for (unsigned t = 0; t < BL_N_DTYPES; t++) {
         add_subject(out, &n, QK, t, "qk.", k->kv[t].name, (any_fn *)k->kv[t].qk);
         add_subject(out, &n, PV, t, "pv.", k->kv[t].name, (any_fn *)k->kv[t].pv);
@@ -62,12 +66,12 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         add_subject(out, &n, ROW_SCORES, t, "scores.", k->rows[t].name,
                     (any_fn *)k->rows[t].scores);
         add_subject(out, &n, ROW_SUM, t, "sum.", k->rows[t].name, (any_fn *)k->rows[t].sum);
-    }
-    const struct {
         add_subject(out, &n, PAIR_KEYS, t, "keys.", k->pair_rows[t].name,
                     (any_fn *)k->pair_rows[t].keys);
         add_subject(out, &n, PAIR_VALUES, t, "values.", k->pair_rows[t].name,
                     (any_fn *)k->pair_rows[t].values);
+    }
+    const struct {
         enum subject_kind kind;
         const char *prefix, *name;
         any_fn *fn;
@@ -92,12 +96,12 @@ uint32_t check_subjects(struct subject out[MAX_SUBJECTS], const struct bl_cpu_ke
         {TILE_SCORES, "scores.", k->tile.name, (any_fn *)k->tile.scores},
         {TILE_WEIGHTS, "weights.", k->tile.name, (any_fn *)k->tile.weights},
         {TILE_SUM, "sum.", k->tile.name, (any_fn *)k->tile.sum},
-    };
-    for (size_t i = 0; i < BL_COUNT(others); i++)
         {PAIR_QUERIES, "queries.", k->pair.name, (any_fn *)k->pair.queries},
         {PAIR_SCORES, "scores.", k->pair.name, (any_fn *)k->pair.scores},
         {PAIR_WEIGHTS, "weights.", k->pair.name, (any_fn *)k->pair.weights},
         {PAIR_SUM, "sum.", k->pair.name, (any_fn *)k->pair.sum},
+    };
+    for (size_t i = 0; i < BL_COUNT(others); i++)
         add_subject(out, &n, others[i].kind, BL_F32, others[i].prefix, others[i].name,
                     others[i].fn);
     return n;
@@ -167,7 +171,7 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
 {
     if (s->kind == DOT)
         return check_dot(c, s, shape);
-    if (s->kind == PANEL)
+    if (s->kind == PANEL || s->kind == FOLD)
         return check_panel(c, s, shape);
     if (s->kind == DELTA)
         return check_delta(c, s, shape);
@@ -177,10 +181,10 @@ static bool run_kind(struct context *c, const struct subject *s, const struct sh
         return check_conv(c, s, shape);
     if (s->kind == RELU_SUM)
         return check_relu(c, s, shape);
-    if (s->kind >= TILE_KEYS)
-        return check_tile(c, s, shape);
     if (s->kind >= PAIR_KEYS)
         return check_pair(c, s, shape);
+    if (s->kind >= TILE_KEYS)
+        return check_tile(c, s, shape);
     return s->kind == QK || s->kind == PV ? check_kv(c, s, shape) : check_vector(c, s, shape);
 }
 
@@ -230,7 +234,7 @@ static void test_subject(struct context *c, const struct subject *s)
     c->worst = 0;
     if (s->kind == DOT)
         check_dot_shapes(c, s, options.quick, visit);
-    else if (s->kind == PANEL)
+    else if (s->kind == PANEL || s->kind == FOLD)
         check_panel_shapes(c, s, options.quick, visit);
     else if (s->kind >= TILE_KEYS)
         check_tile_shapes(c, s, options.quick, visit);
@@ -346,9 +350,9 @@ static int usage(int code)
         "                    [--quick] [--verbose] [--list] [--bench [--matrix MIB] [--time S]]\n"
         "  --mask M    only this set of CPU flags: 0 scalar, 1 AVX2, 65 and AVX-VNNI,\n"
         "              129 and VNNI in 256 bits, 3 AVX2 and AVX-512, 19 and one row at a time,\n"
+        "              515 and bfloat16,\n"
         "              259 and AMX, 1073741827 and AMX in plain C,\n"
         "              4 NEON, 12 NEON and i8mm, 44 and SVE\n"
-        "              515 and bfloat16,\n"
         "  --quick     a part of the shapes, for slow builds\n"
         "  --bench     speed of the selected kernels instead of the check\n");
     return code;
@@ -413,9 +417,9 @@ int main(int argc, char **argv)
                                      BL_CPU_AVX2 | BL_CPU_VNNI256,
                                      BL_CPU_AVX2 | BL_CPU_AVX512,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_ONE_STREAM,
+                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_BF16,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | EMULATED_AMX,
                                      BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_AMX};
-                                     BL_CPU_AVX2 | BL_CPU_AVX512 | BL_CPU_BF16,
 #endif
     static struct subject before[MAX_SUBJECTS];
     static struct bl_cpu_kernels table;

@@ -119,6 +119,78 @@ static void pool_threads_meet(void **state)
     }
 }
 
+/* ---- help ---- */
+
+enum { UNITS = 64 };
+struct helping {
+    struct bl_pool *pool;
+    _Atomic uint32_t next; /* unit of the meeting in hand */
+    _Atomic uint32_t n_helped;
+    /* plain memory: only meetings order it */
+    uint32_t done[UNITS];
+    uint32_t alone;
+    uint32_t wrong_units, wrong[MOST];
+};
+
+static void do_units(struct helping *h, _Atomic uint32_t *count)
+{
+    for (uint32_t u; (u = atomic_fetch_add(&h->next, 1)) < UNITS;) {
+        h->done[u]++;
+        atomic_fetch_add(count, 1);
+    }
+}
+
+static void help(void *arg)
+{
+    struct helping *h = arg;
+    do_units(h, &h->n_helped);
+}
+
+static void go_on_alone(void *arg)
+{
+    struct helping *h = arg;
+    h->alone++;
+    for (uint32_t u = 0; u < UNITS; u++)
+        h->wrong_units += h->done[u] != h->alone;
+    atomic_store(&h->next, 0);
+}
+
+/* One thread is late with all the work; whoever waits for it may do that. */
+static void be_late_in_turn(void *arg, uint32_t ith, uint32_t nth)
+{
+    static const struct bl_pool_meeting m = {help, go_on_alone};
+    struct helping *h = arg;
+    _Atomic uint32_t own = 0;
+    for (uint32_t i = 1; i <= MEETINGS; i++) {
+        if (i % nth == ith) {
+            if (i % 8 == 0)
+                usleep(200);
+            do_units(h, &own);
+        }
+        bl_pool_meet(h->pool, &m, h);
+        h->wrong[ith] += h->alone != i;
+        bl_pool_barrier(h->pool);
+    }
+}
+
+/* Every unit is done once before one thread goes on alone, and that before the others go on. */
+static void who_waits_helps(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= MOST; n++) {
+        struct helping h = {.n_helped = 0};
+        assert_int_equal(bl_pool_create(&h.pool, n, NULL), BL_OK);
+        bl_pool_run(h.pool, n, be_late_in_turn, &h);
+        assert_int_equal(bl_pool_barriers(h.pool), 2 * MEETINGS);
+        bl_pool_destroy(h.pool);
+        assert_int_equal(h.alone, MEETINGS);
+        assert_int_equal(h.wrong_units, 0);
+        for (uint32_t t = 0; t < n; t++)
+            assert_int_equal(h.wrong[t], 0);
+        assert_true(n == 1 || h.n_helped > UNITS); /* a few times at least */
+    }
+}
+
 static void count_calls(void *arg, uint32_t ith, uint32_t nth)
 {
     (void)nth;
@@ -293,6 +365,7 @@ int main(void)
         cmocka_unit_test(counter_times_out),
         cmocka_unit_test(counter_wraps),
         cmocka_unit_test(pool_threads_meet),
+        cmocka_unit_test(who_waits_helps),
         cmocka_unit_test(pool_runs_jobs_in_a_row),
         cmocka_unit_test(pool_is_idle_after_a_job),
         cmocka_unit_test(pool_takes_any_binding),

@@ -422,5 +422,6 @@ void bl_cpu_amx(struct bl_cpu_kernels *table)
         k->multiply = entries[i].multiply;
         k->part_bytes = sizeof(struct token);
         k->tokens = TOKENS;
+        k->fold = NULL; /* products of tiles are faster */
     }
 }

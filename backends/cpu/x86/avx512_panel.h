@@ -46,12 +46,32 @@ enum panel_form {
     FORM_ACT_16,      /* law Q8_0, scales of 16 columns */
     FORM_FLOAT
 };
+/* Dwords of a token in a part; see fill_record of avx512_panel_arrange.c. */
+enum {
+    BY_32_ROWS = 64 + 8 + 1,
+    BY_32_MIN_ROWS = 64 + 8 + 4 + 1,
+    BY_16_ROWS = 64 + 16 + 1,
+    WHOLE_ROWS = 64 + 1 + 1,
+    WHOLE_MIN_ROWS = 64 + 1 + 1 + 8,
+    ACT_32_ROWS = 64 + 3 * 8,
+    ACT_32_ADD_ROWS = 64 + 4 * 8,
+    ACT_16_ROWS = 64 + 3 * 16,
+    FLOAT_ROWS = 256
+};
 /* The entry of a type of this form, whose codes are stored plus offset. Offsets: FORM_BY_32 128; FORM_BY_16 32 or 128;
  * FORM_WHOLE 1 or 127; FORM_ACT_32 8, 16 or 128; FORM_ACT_16 128; 0 for the rest. */
 struct bl_panel_kernel bl_avx512_panel(enum panel_form, int offset, const char *name, bl_pack_fn *pack, uint8_t from);
 
+bl_arrange_fn *bl_avx512_arrange(enum panel_form, int offset);
+
 #define PANEL_SET(t, type, form, offset, tag, pack, from)                                           \
     ((t)->panel[BL_##type] = bl_avx512_panel(form, offset, "panel_" tag "__avx512", pack, from))
+
+/* Folded panels have one form. Which arrange: of activations with one scale, or with eight, which get one. */
+bl_multiply_fn bl_avx512_multiply_whole;
+bl_arrange_fn bl_avx512_arrange_whole, bl_avx512_arrange_whole_of_32;
+enum { WHOLE_TOKENS = 14, FOLD_FROM = 40 };
+#define FOLD_SET(t, type, kernel) ((t)->panel[BL_##type].fold = &(kernel))
 
 void bl_cpu_avx512_panel32(struct bl_cpu_kernels *);     /* float types and blocks of 32 */
 void bl_cpu_avx512_panel_kquant(struct bl_cpu_kernels *); /* Q2_K to Q6_K */
@@ -216,5 +236,36 @@ BL_ALWAYS_INLINE void pack_parts(pack_half_fn *body, uint32_t elems, uint32_t by
     {                                                                                              \
         pack_parts(body, elems, bytes, panel, n_rows, n_cols, w, w_stride);                        \
     }
+
+/* ---- folding: one scale for 256 columns ---- */
+
+enum panel_fold_more { FOLD_PLAIN, FOLD_MINIMA };
+/* What a packer made: codes are the offset plus least..most. */
+struct panel_fold {
+    int columns; /* of a scale: 32, or 16 where it is PLAIN */
+    int offset;
+    float least, most;
+    enum panel_fold_more more;
+};
+void bl_avx512_fold(void *panel, uint32_t n_cols, const struct panel_fold *);
+
+/* The kernel tag_fold, whose panels are those of pack_tag folded. Blocks of 256 go with activations of one scale. The
+ * rest: of struct panel_fold. */
+#define FOLD_ENTRY(tag, elems, ...)                                                                \
+    static void fold_##tag(void *panel, uint32_t n_rows, uint32_t n_cols, const void *w,           \
+                           size_t w_stride)                                                        \
+    {                                                                                              \
+        static const struct panel_fold fold = {__VA_ARGS__};                                       \
+        pack_##tag(panel, n_rows, n_cols, w, w_stride);                                            \
+        bl_avx512_fold(panel, n_cols, &fold);                                                      \
+    }                                                                                              \
+    static const struct bl_panel_kernel tag##_fold = {                                             \
+        .name = "fold_" #tag "_act_14__avx512",                                                    \
+        .pack = fold_##tag,                                                                        \
+        .arrange = (elems) == 256 ? bl_avx512_arrange_whole : bl_avx512_arrange_whole_of_32,       \
+        .multiply = bl_avx512_multiply_whole,                                                      \
+        .part_bytes = 4 * WHOLE_ROWS,                                                              \
+        .tokens = WHOLE_TOKENS,                                                                    \
+        .from = FOLD_FROM};
 
 #endif

@@ -322,6 +322,14 @@ PACK_ENTRY(pack_iq2_xs, iq2_xs_half, 256, 74)
 PACK_ENTRY(pack_iq2_s, iq2_s_half, 256, 82)
 PACK_ENTRY(pack_iq1_s, iq1_s_half, 256, 50)
 PACK_ENTRY(pack_iq1_m, iq1_m_half, 256, 56)
+FOLD_ENTRY(iq4_xs, 256, 32, 128, -127, 113, FOLD_PLAIN)
+FOLD_ENTRY(iq3_xxs, 256, 32, 128, -62, 62, FOLD_PLAIN)
+FOLD_ENTRY(iq3_s, 256, 32, 128, -15, 15, FOLD_PLAIN)
+FOLD_ENTRY(iq2_xxs, 256, 32, 128, -43, 43, FOLD_PLAIN)
+FOLD_ENTRY(iq2_xs, 256, 16, 128, -43, 43, FOLD_PLAIN)
+FOLD_ENTRY(iq2_s, 256, 16, 128, -43, 43, FOLD_PLAIN)
+FOLD_ENTRY(iq1_s, 256, 32, 128, -9, 9, FOLD_PLAIN)
+FOLD_ENTRY(iq1_m, 256, 16, 128, -9, 9, FOLD_PLAIN)
 
 void bl_cpu_avx512_panel_iquant(struct bl_cpu_kernels *t)
 {
@@ -333,4 +341,12 @@ void bl_cpu_avx512_panel_iquant(struct bl_cpu_kernels *t)
     PANEL_SET(t, IQ2_S, FORM_BY_16, 128, "iq2_s_act_7", pack_iq2_s, 3);
     PANEL_SET(t, IQ1_S, FORM_BY_32, 128, "iq1_s_act_7", pack_iq1_s, 3);
     PANEL_SET(t, IQ1_M, FORM_BY_16, 128, "iq1_m_act_7", pack_iq1_m, 3);
+    FOLD_SET(t, IQ4_XS, iq4_xs_fold);
+    FOLD_SET(t, IQ3_XXS, iq3_xxs_fold);
+    FOLD_SET(t, IQ3_S, iq3_s_fold);
+    FOLD_SET(t, IQ2_XXS, iq2_xxs_fold);
+    FOLD_SET(t, IQ2_XS, iq2_xs_fold);
+    FOLD_SET(t, IQ2_S, iq2_s_fold);
+    FOLD_SET(t, IQ1_S, iq1_s_fold);
+    FOLD_SET(t, IQ1_M, iq1_m_fold);
 }

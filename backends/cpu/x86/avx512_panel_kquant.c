@@ -217,6 +217,9 @@ PACK_ENTRY(pack_q3_k, q3_k_half, 256, 110)
 PACK_ENTRY(pack_q4_k, q4_k_half, 256, 144)
 PACK_ENTRY(pack_q5_k, q5_k_half, 256, 176)
 PACK_ENTRY(pack_q6_k, q6_k_half, 256, 210)
+FOLD_ENTRY(q4_k, 256, 32, 8, -8, 7, FOLD_MINIMA)
+FOLD_ENTRY(q5_k, 256, 32, 16, -16, 15, FOLD_MINIMA)
+FOLD_ENTRY(q6_k, 256, 16, 32, -32, 31, FOLD_PLAIN)
 
 void bl_cpu_avx512_panel_kquant(struct bl_cpu_kernels *t)
 {
@@ -225,4 +228,7 @@ void bl_cpu_avx512_panel_kquant(struct bl_cpu_kernels *t)
     PANEL_SET(t, Q4_K, FORM_BY_32_MIN, 0, "q4_k_act_7", pack_q4_k, 3);
     PANEL_SET(t, Q5_K, FORM_BY_32_MIN, 0, "q5_k_act_7", pack_q5_k, 3);
     PANEL_SET(t, Q6_K, FORM_BY_16, 32, "q6_k_act_7", pack_q6_k, 3);
+    FOLD_SET(t, Q4_K, q4_k_fold);
+    FOLD_SET(t, Q5_K, q5_k_fold);
+    FOLD_SET(t, Q6_K, q6_k_fold);
 }

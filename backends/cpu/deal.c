@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#include "deal.h"
+
+#include <assert.h>
+
+void bl_cpu_deals(struct bl_cpu_builder *b)
+{
+    if (!b->status)
+        b->seg->step[b->seg->n_steps - 1].dealt = true;
+}
+
+/* Half of what is left of a thread's share of n: its own from the front, others' from the back, so
+ * that the owner's stream stays whole. Orders nothing: what units read was there before the step,
+ * the meeting hands on what they write. */
+static bool take(struct bl_cpu_deal *d, uint32_t stamp, uint32_t n, bool own,
+                 struct bl_cpu_range *out)
+{
+    uint64_t seen = atomic_load_explicit(&d->taken, memory_order_relaxed), then;
+    do {
+        const bool stale = (uint32_t)(seen >> 32) != stamp;
+        const uint32_t front = stale ? 0 : (uint32_t)(seen >> 16) & UINT16_MAX,
+                       back = stale ? 0 : (uint32_t)seen & UINT16_MAX;
+        if (front + back >= n)
+            return false;
+        const uint32_t some = (n - front - back + 1) / 2, first = own ? front : n - back - some;
+        *out = (struct bl_cpu_range){first, first + some};
+        then = (uint64_t)stamp << 32 | (front + (own ? some : 0)) << 16 | (back + (own ? 0 : some));
+    } while (!atomic_compare_exchange_weak_explicit(&d->taken, &seen, then, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    return true;
+}
+
+bool bl_cpu_hand_next(struct bl_cpu_hand *h, struct bl_cpu_range *units)
+{
+    const struct bl_cpu_job *job = h->job;
+    assert(h->n <= BL_CPU_MOST_UNITS);
+    for (; h->of < h->end; h->of++) {
+        const uint32_t of = h->of % job->nth;
+        h->share = bl_cpu_split(h->n, of, job->nth);
+        const uint32_t n = h->share.end - h->share.first;
+        if (!job->deal) { /* nobody will help */
+            *units = h->share;
+            h->of = h->end;
+            return n > 0;
+        }
+        if (!take(&job->deal[of], job->stamp, n, h->of == job->ith, units))
+            continue;
+        units->first += h->share.first;
+        units->end += h->share.first;
+        return true;
+    }
+    return false;
+}
