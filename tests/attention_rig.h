@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* attention_rig.h — how near attention comes to its reference on the CPU, to be included behind cpu_rig.h.
+/* attention_rig.h — how near attention comes to its reference on the CPU.
  *
  * Where the CPU multiplies pairs of bfloat16, attention of many tokens rounds values and weights to it. Without, and of few
  * tokens, it differs by the rounding of floats.
  */
 #ifndef BL_TEST_ATTENTION_RIG_H
 #define BL_TEST_ATTENTION_RIG_H
+
+#include "cpu_rig.h"
 
 #include "cpu/segment.h"
 

@@ -33,6 +33,7 @@ struct rig {
     void *data[RIG_VALUES];
     uint8_t *arena; /* where activations lie once packed */
     uint64_t *experts[RIG_VALUES];
+    uint32_t absent; /* experts that the device does not have, a bit each */
     struct bl_mem mem_scratch, mem_params;
     struct bl_bound *bound;
     uint64_t *addr;
@@ -260,7 +261,8 @@ static inline uint64_t rig_address(struct rig *r, const struct bl_node *n, unsig
         const uint32_t n_experts = r->g.vals[bl_node_src(&r->g, n, 5)].ne[2];
         r->experts[v] = malloc(n_experts * sizeof(uint64_t));
         for (uint32_t e = 0; e < n_experts; e++)
-            r->experts[v][e] = (uintptr_t)r->data[v] + e * (bl_value_bytes(w) / n_experts);
+            r->experts[v][e] =
+                r->absent >> e & 1 ? 0 : (uintptr_t)r->data[v] + e * (bl_value_bytes(w) / n_experts);
     }
     return (uintptr_t)r->experts[v];
 }

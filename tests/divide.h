@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT */
+/* divide.h — engines whose layers' experts are divided at random over several devices, all of them this CPU.
+ *
+ *     uint64_t seed = 7;
+ *     divided_open(&engine, path, &opt, 3, &seed);
+ *
+ * Purpose   every device has memory, streams and threads of its own, so what is copied, summed and waited for is as among
+ *           real ones.
+ * Ownership as bl_open.
+ * Units     none.
+ * Errors    as bl_open.
+ * Threads   one.
+ */
+#ifndef BL_TEST_DIVIDE_H
+#define BL_TEST_DIVIDE_H
+
+#include "engine.h"
+#include "mem.h"
+#include "planner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline uint32_t divide_pick(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*seed >> 33) % n;
+}
+
+/* Runs of a few experts, single ones or all of a layer: by the layer. */
+static inline enum bl_status divide_layer(struct bl_plan *p, uint32_t layer, uint32_t n_experts, uint32_t n_devices,
+                                          uint64_t *seed)
+{
+    const uint32_t longest[] = {1, 4, n_experts}, most = longest[divide_pick(seed, 3)];
+
+    p->slot[layer * BL_N_PARTS + BL_PART_EXPERTS] = (uint16_t)divide_pick(seed, n_devices);
+    for (uint32_t e = 0, n; e < n_experts; e += n) {
+        n = 1 + divide_pick(seed, most);
+        n = n < n_experts - e ? n : n_experts - e;
+        if (divide_pick(seed, n_devices + 1))
+            BL_TRY(bl_plan_add_range(p, layer, e, n, (uint16_t)divide_pick(seed, n_devices)));
+    }
+    return BL_OK;
+}
+
+/* One layer in three is elsewhere as a whole before its experts are. */
+static inline enum bl_status divide_plan(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices, uint64_t *seed)
+{
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        const uint32_t at = divide_pick(seed, 3) ? 0 : divide_pick(seed, n_devices);
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            p->slot[l * BL_N_PARTS + part] = (uint16_t)at;
+        if (m->layer[l].moe)
+            BL_TRY(divide_layer(p, l, m->hp.n_expert, n_devices, seed));
+    }
+    return BL_OK;
+}
+
+static inline enum bl_status divide_devices(struct bl_machine *m, uint32_t n_devices)
+{
+    struct bl_machine_device *d = realloc(m->device, n_devices * sizeof *d);
+
+    if (!d)
+        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n_devices);
+    for (uint32_t i = 1; i < n_devices; i++) {
+        d[i] = d[0];
+        snprintf(d[i].id, sizeof d[i].id, "cpu%u", i);
+    }
+    m->device = d;
+    m->n_devices = n_devices;
+    return BL_OK;
+}
+
+static inline enum bl_status divide_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
+                                          uint32_t n_devices, uint64_t *seed)
+{
+    struct bl_model_options mo;
+
+    BL_TRY(bl_model_choose(&mo, opt));
+    BL_TRY(bl_gguf_open(&p->gguf, path));
+    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
+    BL_TRY(divide_devices(&p->machine, n_devices));
+    BL_TRY(divide_plan(&p->plan, p->model, n_devices, seed));
+    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
+    p->device = bl_calloc(n_devices, sizeof *p->device);
+    if (!p->device)
+        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n_devices);
+    for (uint16_t d = 0; d < n_devices; d++)
+        if (d == 0 || bl_plan_uses(&p->plan, d))
+            BL_TRY(p->machine.device[d].backend->open(0, &p->machine.device[d].config, &p->device[d]));
+    return BL_OK;
+}
+
+static inline enum bl_status divided_open(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                          uint32_t n_devices, uint64_t *seed)
+{
+    struct bl_engine_parts p = {0};
+    const enum bl_status st = divide_parts(&p, path, opt, n_devices, seed);
+
+    if (st) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
+}
+
+#endif
