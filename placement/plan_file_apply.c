@@ -273,6 +273,7 @@ static enum bl_status judge(struct bl_choice *c, struct bl_costs *costs,
     c->by_rules = !c->by_hand && f->settings.placed_by == BL_BY_RULES;
     BL_TRY(bl_costs_make(costs, m, machine, &c->plan, opt));
     BL_TRY(bl_explain(c, costs, m, machine));
+    BL_TRY(bl_explain_split(c, costs, m, machine));
     return bl_plan_speed(c, m, machine, opt);
 }
 

@@ -96,6 +96,16 @@ static char *again(const struct rig *r, const char *text)
     return out;
 }
 
+/* What only a search knows: how other sizes of steps compare. */
+static void drop_remarks(char *text)
+{
+    for (char *at; (at = strstr(text, "      \"steps of ")) != NULL;) {
+        const char *next = strchr(at, '\n');
+        at -= next[-1] == ',' ? 1 : 2; /* of the last, the comma before it goes too */
+        memmove(at, next, strlen(next) + 1);
+    }
+}
+
 static void same_bytes_again(void **state)
 {
     static const struct {
@@ -115,6 +125,7 @@ static void same_bytes_again(void **state)
         struct rig r;
         open_rig(&r, rigs[i].shape, rigs[i].layers, rigs[i].machine);
         char *second = again(&r, r.text);
+        drop_remarks(r.text);
         assert_string_equal(r.text, second);
         free(second);
         close_rig(&r);
