@@ -390,6 +390,17 @@ struct bl_predicted_step {
 /* One token, or a chunk of a prompt of at most ubatch_tokens, as the simulation has it. */
 enum bl_status bl_placement_step(const struct bl_placement *, uint32_t n_tok, struct bl_predicted_step *out);
 void bl_predicted_step_finish(struct bl_predicted_step *); /* zeroed is fine */
+
+enum bl_peer { BL_PEER_LLAMACPP, BL_PEER_IK, BL_PEER_DS4, BL_PEER_KTRANSFORMERS, BL_N_PEERS };
+const char *bl_peer_name(enum bl_peer);  /* "llama.cpp"; NULL: none such */
+struct bl_peer_flags {                   /* a command line of the peer's server, but for its name and the model */
+    char **arg, **note;                  /* note: what the arguments cannot say of the placement */
+    uint32_t n_args, n_notes;
+    char environment[64];                /* "NAME=value" that goes with it, or empty */
+};
+/* The nearest that the peer's flags can say. BL_EUNSUPPORTED: it has none for that. */
+enum bl_status bl_placement_flags(const struct bl_placement *, enum bl_peer, struct bl_peer_flags *out);
+void bl_peer_flags_finish(struct bl_peer_flags *); /* zeroed is fine */
 /* All of it as JSON, a plan file (configs/schema/plan.schema.json); *text is malloc'ed and the caller's. */
 enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_t *n_bytes);
 /* One decode step and one prefill step as they are predicted, for Perfetto (configs/schema/trace.schema.json); likewise.

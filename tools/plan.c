@@ -34,13 +34,16 @@ static int print_json(const struct bl_report *r, FILE *f, const struct bl_placem
     return BL_EXIT_OK;
 }
 
-static int print_as(const struct bl_report *r, FILE *f, const struct bl_placement *p, int format)
+static int print_as(const struct bl_report *r, FILE *f, const struct bl_placement *p,
+                    const struct bl_plan_args *a, int format)
 {
     switch (format) {
     case BL_PLAN_JSON:
         return print_json(r, f, p);
     case BL_PLAN_SVG:
         return bl_plan_svg_print(r, f, p);
+    case BL_PLAN_FLAGS:
+        return bl_plan_flags_print(r, f, p, a->model);
     default:
         bl_plan_table_print(f, p);
         return BL_EXIT_OK;
@@ -53,7 +56,7 @@ static int save(const struct bl_report *r, const struct bl_plan_args *a,
 {
     struct bl_out_page page;
     FILE *f = bl_out_page_begin(&page);
-    int code = f ? print_as(r, f, p, a->format == BL_PLAN_SVG ? BL_PLAN_SVG : BL_PLAN_JSON)
+    int code = f ? print_as(r, f, p, a, a->format == BL_PLAN_SVG ? BL_PLAN_SVG : BL_PLAN_JSON)
                  : bl_out_page_end(r, &page);
 
     if (!f)
@@ -94,7 +97,7 @@ static int show(const struct bl_command *c, const struct bl_plan_args *a,
     if (f && a->explain)
         code = bl_plan_table_explain(&c->report, f, p, a->explain);
     else if (f)
-        code = print_as(&c->report, f, p, format);
+        code = print_as(&c->report, f, p, a, format);
     if (code) {
         bl_out_page_drop(&page);
         return code;
@@ -150,6 +153,7 @@ int bl_verb_plan(int argc, char **argv)
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
     int code = bl_plan_args_check(&command, &args);
+    args.model = engine.model;
     args.fixed_ubatch = engine.ubatch_tokens > 0; /* before defaults are filled in */
     if (!code)
         code = bl_engine_args_check(&command, &engine);

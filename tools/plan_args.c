@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-#define FORMAT_WORDS "table|json|svg" /* enum bl_plan_format */
+#define FORMAT_WORDS "table|json|svg|flags" /* enum bl_plan_format */
 #define SPLIT_WORDS "none|layer|row|tensor"
 static const char *const split_word[] = {"none", "layer", "row", "tensor"};
 
@@ -32,7 +32,8 @@ static const struct bl_arg plan_rows[] = {
      .help = "write the predicted timelines of a decode step and a prefill step there, for "
              "ui.perfetto.dev"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
-     .help = "table for people (default), json, or a picture as svg"},
+     .help = "table for people (default), json, a picture as svg, or command lines of llama.cpp "
+             "and ik_llama.cpp as flags"},
 };
 
 #undef AT

@@ -14,9 +14,9 @@
 
 #include <stdio.h>
 
-enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG };
+enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG, BL_PLAN_FLAGS };
 struct bl_plan_args {
-    const char *shape, *explain, *target, *out, *trace;
+    const char *model, *shape, *explain, *target, *out, *trace; /* model: -m */
     double reserve_gib, prefill_weight; /* prefill_weight: what target says */
     int64_t depth_tokens;
     bool shorter, fixed_ubatch; /* fixed: -ub was given */
@@ -53,5 +53,7 @@ const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 void bl_plan_table_print(FILE *, const struct bl_placement *);
 int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
 int bl_plan_svg_print(const struct bl_report *, FILE *, const struct bl_placement *);
+/* model: its path; NULL: none. */
+int bl_plan_flags_print(const struct bl_report *, FILE *, const struct bl_placement *, const char *model);
 
 #endif
