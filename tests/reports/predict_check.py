@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Predicted against measured speed on this machine: ten synthetic models of different shape and type.
+
+  predict_check.py --ballast PATH --dir FOLDER [--prefix CMD] [--only NAME,...] [--tries N] [--log FILE] [--again FILE]
+
+Wants a quiet machine, 5 GB of disk in FOLDER and about 20 minutes. Makes one model at a time, probes the machine,
+measures decode (32 tokens after 0 and 4096 others) and prefill (512 and 2048 tokens), medians of 5, and probes again.
+Where the figures that decide a row moved by more than 5 % from one probe to the next, it is measured anew, up to N times
+(default 3); what never stood still is printed and does not count. What is predicted comes from the probe before. Exit 1: the median of the errors is above
+10 % or one is above 20 %. --prefix is put before every command that measures, such as 'chrt -r 1'. --log keeps what was
+measured as JSON lines; --again FILE predicts those anew from the machines in them, with the models' headers alone.
+"""
+import argparse, json, math, os, shlex, subprocess, sys, tempfile
+
+MODELS = [  # name, arguments of synth, types whose speed decides
+    ("qwen3-30b-a3b-q4k", "qwen3-30b-a3b --layers 6 --vocab 32000 -t q4_k_exps", "q4_k q8_0"),
+    ("gpt-oss-20b-mxfp4", "gpt-oss-20b --layers 6 --vocab 32000 -t mxfp4_moe", "mxfp4 q8_0"),
+    ("llama-3-8b-q4k", "llama-3-8b --layers 8 --vocab 32000 -t q4_k", "q4_k"),
+    ("llama-3-8b-q8", "llama-3-8b --layers 8 --vocab 32000 -t q8_0", "q8_0"),
+    ("llama-3.2-3b-q6k", "llama-3.2-3b --layers 14 -t q6_k", "q6_k"),
+    ("qwen3-next-80b-q4k", "qwen3-next-80b --layers 4 --vocab 32000 -t q4_k_exps", "q4_k q8_0"),
+    ("deepseek-v4-flash-mxfp4", "V4 --layers 5 --vocab 32000 -t mxfp4_moe", "mxfp4 q8_0"),
+    ("glm-4.5-air-iq4xs", "glm-4.5-air --layers 3 --vocab 32000 -t q8_0,*_exps=iq4_xs", "iq4_xs q8_0"),
+    ("phi-4-q5k", "phi-4 --layers 8 --vocab 32000 -t q5_k", "q5_k"),
+    ("ernie-4.5-0.3b-f16", "ernie-4.5-0.3b -t f16", "f16"),
+    ("ernie-4.5-21b-iq3xxs", "ernie-4.5-21b-a3b --layers 10 --vocab 32000 -t q6_k,*_exps=iq3_xxs", "iq3_xxs q6_k"),
+]
+V4 = {"like": "deepseek-v4-flash", "metadata": {"expert_count": 48}} # whole layers would not fit
+# phase, tokens, depth before them, mean depth at which a step is predicted
+ROWS = [("decode", 32, 0, 16), ("decode", 32, 4096, 4112), ("prefill", 512, 0, 0), ("prefill", 2048, 0, 768)]
+UBATCH, CTX = 512, 6144
+STILL = 0.05
+
+def run(args, prefix=()):
+    r = subprocess.run([*prefix, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if r.returncode:
+        sys.exit("%s: exit %d\n%s" % (" ".join(args), r.returncode, r.stderr[-2000:]))
+    return r.stdout
+
+def synth(a, text, path, header):
+    words = shlex.split(text)
+    if words[0] == "V4":
+        words[0] = os.path.join(a.dir, "v4.json")
+        with open(words[0], "w", encoding="utf-8") as f:
+            json.dump(V4, f)
+    run([a.ballast, "synth", *words, "-o", path, *(["--no-data"] if header else [])])
+
+def probe(a):
+    return json.loads(run([a.ballast, "probe", "--format", "json"], a.prefix))
+
+def figures(machine, types, phase):
+    """What decides the speed of a phase: reading weights, or multiplying them."""
+    d = machine["devices"][0]
+    what = "decode_bps" if phase == "decode" else "macs_per_s_512"
+    out = {t + " " + what: d["rates"][t][what] for t in types.split()}
+    if phase == "decode":
+        out["read_measured_bps"] = d["read_measured_bps"]
+    return out
+
+def moved(before, after, types, phase):
+    x, y = figures(before, types, phase), figures(after, types, phase)
+    return max((abs(math.log(y[k] / x[k])), k) for k in x)
+
+def measure(a, path, row):
+    phase, n, depth, _ = row
+    sizes = ["-p", "0", "-n", str(n)] if phase == "decode" else ["-p", str(n), "-n", "0"]
+    text = run([a.ballast, "bench", "-m", path, *sizes, "-d", str(depth), "-ub", str(UBATCH), "-r", "5",
+                "--no-read-test", "-o", "json"], a.prefix)
+    return json.loads(text)[-1]["median_ts"]
+
+def predict(a, path, machine, row):
+    phase, _, _, depth = row
+    with tempfile.NamedTemporaryFile("w", suffix=".json", dir=a.dir) as f:
+        json.dump(machine, f)
+        f.flush()
+        plan = json.loads(run([a.ballast, "plan", "-m", path, "--machine", f.name, "-c", str(CTX), "-ub", str(UBATCH),
+                               "--depth", str(max(depth, 1)), "--format", "json"]))
+    return plan["derived"]["prediction"][phase]["tok_per_s"]
+
+def show(r):
+    phase, n, depth, _ = r["row"]
+    print("%-24s %-8s %5d after %4d  measured %8.2f  predicted %8.2f  %+6.1f %%  %s moved %.1f %%, try %d%s" %
+          (r["model"], phase, n, depth, r["measured"], r["predicted"], 100 * (r["predicted"] / r["measured"] - 1),
+           r["what"], 100 * r["moves"], r["try"], "" if r["moves"] <= STILL else ", NOT COUNTED"))
+    sys.stdout.flush()
+
+def note(a, result):
+    if a.log:
+        with open(a.log, "a", encoding="utf-8") as f:
+            f.write(json.dumps(result) + "\n")
+
+def one(a, name, text, types):
+    """The rows of a model, each with the try between whose probes least moved. Prompts share their probes."""
+    path, best = os.path.join(a.dir, name + ".gguf"), {}
+    synth(a, text, path, False)
+    before = probe(a)
+    for t in range(1, a.tries + 1):
+        pending = [r for r in ROWS if r not in best or best[r]["moves"] > STILL]
+        for group in [[r] for r in pending if r[0] == "decode"] + [[r for r in pending if r[0] == "prefill"]]:
+            if not group:
+                continue
+            speeds = [measure(a, path, r) for r in group]
+            after = probe(a)
+            for r, speed in zip(group, speeds):
+                moves, what = moved(before, after, types, r[0])
+                result = {"model": name, "row": r, "try": t, "moves": moves, "what": what, "measured": speed,
+                          "before": before, "after": after}
+                note(a, result)
+                if r not in best or moves < best[r]["moves"]:
+                    best[r] = result
+            before = after
+    for r in ROWS:
+        yield dict(best[r], predicted=predict(a, path, best[r]["before"], r))
+    os.unlink(path)
+
+def again(a, log):
+    best = {}
+    for line in open(log, encoding="utf-8"):
+        r = json.loads(line)
+        key = (r["model"], tuple(r["row"]))
+        if key not in best or r["moves"] < best[key]["moves"]:
+            best[key] = r
+    for name, text, _ in MODELS:
+        path = os.path.join(a.dir, name + ".header.gguf")
+        for row in ROWS:
+            if (name, row) not in best:
+                continue
+            if not os.path.exists(path):
+                synth(a, text, path, True)
+            yield dict(best[name, row], predicted=predict(a, path, best[name, row]["before"], row))
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--ballast", required=True)
+    p.add_argument("--dir", required=True)
+    p.add_argument("--prefix", type=shlex.split, default=[])
+    p.add_argument("--only", type=lambda s: s.split(","))
+    p.add_argument("--tries", type=int, default=3)
+    p.add_argument("--log")
+    p.add_argument("--again")
+    a = p.parse_args()
+    if a.again:
+        rows = again(a, a.again)
+    else:
+        rows = (r for m in MODELS if not a.only or m[0] in a.only for r in one(a, *m))
+    errors = []
+    for r in rows:
+        show(r)
+        if r["moves"] <= STILL:
+            errors.append((abs(r["predicted"] / r["measured"] - 1), math.log(r["predicted"] / r["measured"])))
+    if not errors:
+        sys.exit("the machine never stood still")
+    e = sorted(x for x, _ in errors)
+    median, sd = (e[(len(e) - 1) // 2] + e[len(e) // 2]) / 2, math.sqrt(sum(y * y for _, y in errors) / len(errors))
+    print("%d rows: median error %.1f %%, worst %.1f %%, root mean square of logarithms %.3f" %
+          (len(e), 100 * median, 100 * e[-1], sd))
+    sys.exit(0 if median <= 0.10 and e[-1] <= 0.20 else 1)
+
+main()
