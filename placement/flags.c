@@ -181,6 +181,12 @@ static uint16_t home(const struct inverse *v, uint32_t l)
                           l < v->plan->n_layers ? BL_PART_ATTN : BL_PART_HEAD);
 }
 
+/* What -ngl and -ts decide alone: cached state does not follow -ot. */
+static uint16_t state_of(const struct inverse *v, uint32_t l)
+{
+    return l < v->plan->n_layers ? bl_plan_device(v->plan, (int)l, BL_PART_STATE) : home(v, l);
+}
+
 static bool is_card(const struct inverse *v, uint16_t d)
 {
     return v->p->machine.device[d].kind == BL_KIND_GPU;
@@ -219,8 +225,8 @@ static uint32_t list_runs(const struct inverse *v, uint32_t from, struct run *ru
     uint32_t n = 0;
 
     for (uint32_t l = from, e; l < all; l = e) {
-        const uint16_t d = home(v, l);
-        for (e = l + 1; e < all && home(v, e) == d; e++)
+        const uint16_t d = state_of(v, l);
+        for (e = l + 1; e < all && state_of(v, e) == d; e++)
             ;
         if (!is_card(v, d))
             continue;
@@ -244,7 +250,7 @@ static void lay_out(struct inverse *v)
     struct run run[BL_MAX_DEVICES];
     uint32_t from = 0;
 
-    while (from < all && !is_card(v, home(v, from)))
+    while (from < all && !is_card(v, state_of(v, from)))
         from++;
     v->n_on_cards = all - from;
     v->n_used = list_runs(v, from, run);
@@ -381,14 +387,21 @@ static bool say_cpu_moe(struct inverse *v, const struct layers *in_ram)
 }
 
 /* Cached state is where -ngl and -ts put its layer, whatever -ot says. */
-static void note_state(struct inverse *v, const struct layers *s, uint16_t d)
+static void note_state(struct inverse *v, uint16_t d)
 {
     struct growing g = {.n = 0};
+    struct layers s = {.n = v->plan->n_layers};
+    bool any = false;
 
-    name_layers(&g, s);
+    for (uint32_t l = 0; l < s.n; l++) {
+        s.in[l] = state_of(v, l) == d && v->base[l] != d;
+        any = any || s.in[l];
+    }
+    if (!any)
+        return;
+    name_layers(&g, &s);
     add(&v->notes,
-        "the cached state of layers %s stays where -ts puts those layers; the plan has it with its "
-        "attention on %s",
+        "the cached state of layers %s stays where -ts puts those layers; the plan has it on %s",
         g.text, v->p->machine.device[d].id);
 }
 
@@ -402,10 +415,10 @@ static void say_overrides(struct inverse *v)
             override(v, &s, "ffn_.*_exps", d);
     }
     for (uint16_t d = 0; d < v->p->machine.n_devices; d++)
-        if (collect(v, &s, false, d)) {
+        if (collect(v, &s, false, d))
             override(v, &s, "", d);
-            note_state(v, &s, d);
-        }
+    for (uint16_t d = 0; d < v->p->machine.n_devices; d++)
+        note_state(v, d);
     if (!v->overrides.n)
         return;
     size_t n = 1;

@@ -202,10 +202,23 @@ uint32_t bl_placement_device(const struct bl_placement *p, uint32_t i,
     return p->machine.n_devices;
 }
 
-static bool same_places(const struct bl_plan *p, int a, int b)
+/* Where the experts of a layer are; of one that has none, those of the next that does. */
+static uint16_t experts_of(const struct bl_placement *p, uint32_t l)
 {
-    return bl_plan_device(p, a, BL_PART_ATTN) == bl_plan_device(p, b, BL_PART_ATTN) &&
-           bl_plan_device(p, a, BL_PART_EXPERTS) == bl_plan_device(p, b, BL_PART_EXPERTS);
+    const uint32_t n = p->choice.plan.n_layers;
+
+    while (l + 1 < n && !p->model->layer[l].moe)
+        l++;
+    return bl_plan_device(&p->choice.plan, (int)l, BL_PART_EXPERTS);
+}
+
+static bool same_places(const struct bl_placement *p, uint32_t a, uint32_t b)
+{
+    const struct bl_plan *plan = &p->choice.plan;
+
+    return bl_plan_device(plan, (int)a, BL_PART_ATTN) ==
+               bl_plan_device(plan, (int)b, BL_PART_ATTN) &&
+           experts_of(p, a) == experts_of(p, b);
 }
 
 uint32_t bl_placement_group(const struct bl_placement *p, uint32_t i,
@@ -215,7 +228,7 @@ uint32_t bl_placement_group(const struct bl_placement *p, uint32_t i,
     uint32_t n = 0, first = 0;
 
     for (uint32_t l = 0; l < plan->n_layers; l++) {
-        if (l + 1 < plan->n_layers && same_places(plan, (int)l, (int)l + 1))
+        if (l + 1 < plan->n_layers && same_places(p, l, l + 1))
             continue;
         bool moe = false;
         for (uint32_t k = first; k <= l; k++)
