@@ -181,8 +181,16 @@ TABLE(tile);
 TABLE(link);
 TABLE(hub);
 /* clang-format on */
-const struct bl_machine_fields *const bl_fields_all[] = {
-    &bl_fields_machine,   &bl_fields_device, &bl_fields_domain,    &bl_fields_reading,
-    &bl_fields_read_rate, &bl_fields_rate,   &bl_fields_step_rate, &bl_fields_barrier,
-    &bl_fields_caps,      &bl_fields_tile,   &bl_fields_link,      &bl_fields_hub,
-    NULL};
+const struct bl_machine_fields *const bl_fields_all[] = {&bl_fields_machine,
+                                                         &bl_fields_device,
+                                                         &bl_fields_domain,
+                                                         &bl_fields_reading,
+                                                         &bl_fields_read_rate,
+                                                         &bl_fields_rate,
+                                                         &bl_fields_step_rate,
+                                                         &bl_fields_barrier,
+                                                         &bl_fields_caps,
+                                                         &bl_fields_tile,
+                                                         &bl_fields_link,
+                                                         &bl_fields_hub,
+                                                         NULL};

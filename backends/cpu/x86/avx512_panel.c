@@ -236,7 +236,6 @@ static MULTIPLY(multiply_act_32_add, act_32_add, ENTRY_7, 32, ACT_32_ADD_ROWS)
 static MULTIPLY(multiply_act_16, act_16, ENTRY_7, 16, ACT_16_ROWS)
 MULTIPLY(bl_avx512_multiply_whole, whole, ENTRY_14, 32, WHOLE_ROWS)
 static MULTIPLY(multiply_whole_min, whole_min, ENTRY_14, 32, WHOLE_MIN_ROWS)
-/* clang-format on */
 
 /* A float panel has no parts: the tile's columns follow each other, too. */
 static void multiply_float(float *c, const void *panel, const void *tile, uint32_t n_tok,
@@ -249,6 +248,8 @@ static void multiply_float(float *c, const void *panel, const void *tile, uint32
     of_width[n_tok](c, panel, tile, n_cols);
     _mm256_zeroupper();
 }
+
+/* clang-format on */
 
 /* ---- entries ---- */
 

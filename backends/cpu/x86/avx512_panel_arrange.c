@@ -184,13 +184,14 @@ static ARRANGE(arrange_act_32_off_16, FORM_ACT_32, 16, ACT_32_ROWS)
 static ARRANGE(arrange_act_32_off_8, FORM_ACT_32, 8, ACT_32_ROWS)
 static ARRANGE(arrange_act_32_add, FORM_ACT_32_ADD, 0, ACT_32_ADD_ROWS)
 static ARRANGE(arrange_act_16, FORM_ACT_16, 128, ACT_16_ROWS)
-/* clang-format on */
 
 /* 256 activations of eight scales, by the largest of them. */
 struct rescaled {
     int8_t q[256];
     int32_t dword[16]; /* as of struct record */
 } BL_ALIGNED(64);
+/* clang-format on */
+
 BL_ALWAYS_INLINE void rescale(struct rescaled *r, const struct bl_act_block *x)
 {
     const __m256 d = _mm256_load_ps(x->d);
