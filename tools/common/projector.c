@@ -46,8 +46,7 @@ int bl_projector_refuse(const struct bl_report *r, const char *path)
                         "option away to use the model for text",
                         path, kind);
     else
-        bl_report_error(r, "--mmproj %s: no projector but a file of architecture '%s'", path,
-                        arch);
+        bl_report_error(r, "--mmproj %s: no projector but a file of architecture '%s'", path, arch);
     bl_gguf_close(g);
     return is ? BL_EXIT_USAGE : BL_EXIT_MODEL;
 }
