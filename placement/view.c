@@ -8,16 +8,17 @@
 
 /* ---- weights by part ---- */
 
-/* Sums by [device][part]; a tensor that plays several roles counts once, at the first. */
-static void sum_parts(const struct bl_placement *p, bool *seen, uint64_t *sum)
+/* Sums by [device][part]; a tensor that plays several roles counts once on a device, at the first.
+ * bytes: [n_tensors] */
+static void sum_parts(const struct bl_placement *p, uint64_t *bytes, uint64_t *sum)
 {
-    for (uint32_t i = 0; i < p->model->n_weights; i++) {
-        const struct bl_weight *w = &p->model->weight[i];
-        if (seen[w->tensor])
-            continue;
-        seen[w->tensor] = true;
-        const uint16_t d = bl_plan_device(&p->choice.plan, w->layer, w->part);
-        sum[(size_t)d * BL_N_PARTS + w->part] += bl_gguf_tensor(p->gguf, w->tensor)->bytes;
+    for (uint16_t d = 0; d < p->machine.n_devices; d++) {
+        bl_plan_tensor_bytes(&p->choice.plan, p->model, d, bytes);
+        for (uint32_t i = 0; i < p->model->n_weights; i++) {
+            const struct bl_weight *w = &p->model->weight[i];
+            sum[(size_t)d * BL_N_PARTS + w->part] += bytes[w->tensor];
+            bytes[w->tensor] = 0;
+        }
     }
 }
 
@@ -25,23 +26,23 @@ enum bl_status bl_placement_parts(const struct bl_placement *p, struct bl_part_b
                                   uint32_t *n)
 {
     const size_t most = (size_t)p->machine.n_devices * BL_N_PARTS;
-    bool *seen = bl_calloc(bl_gguf_n_tensors(p->gguf) + 1, sizeof *seen);
+    uint64_t *bytes = bl_calloc((size_t)bl_gguf_n_tensors(p->gguf) + 1, sizeof *bytes);
     uint64_t *sum = bl_calloc(most, sizeof *sum);
     struct bl_part_bytes *parts = bl_calloc(most, sizeof *parts);
     enum bl_status st = BL_OK;
 
     *n = 0;
-    if (!seen || !sum || !parts)
+    if (!bytes || !sum || !parts)
         st = bl_fail(BL_ENOMEM, "out of memory for the parts of a placement");
     else
-        sum_parts(p, seen, sum);
+        sum_parts(p, bytes, sum);
     for (size_t i = 0; !st && i < most; i++)
         if (sum[i])
             parts[(*n)++] =
                 (struct bl_part_bytes){.device = p->machine.device[i / BL_N_PARTS].id,
                                        .part = bl_part_name((enum bl_part)(i % BL_N_PARTS)),
                                        .bytes = sum[i]};
-    free(seen);
+    free(bytes);
     free(sum);
     if (st) {
         free(parts);
