@@ -105,6 +105,43 @@ static int show(const struct bl_command *c, const struct bl_plan_args *a,
     return bl_out_page_end(&c->report, &page);
 }
 
+/* The same question with figures of the machine changed, which stand behind those of --device-set.
+ */
+static enum bl_status ask_again(const struct bl_plan_ask *q, const struct bl_plan_args *a,
+                                struct bl_placement **out)
+{
+    const size_t n = q->opt.n_device_set + a->what_if.n;
+    const char **set = malloc(n * sizeof *set);
+    struct bl_options opt = q->opt;
+
+    if (!set)
+        return BL_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        set[i] = i < q->opt.n_device_set ? q->opt.device_set[i]
+                                         : a->what_if.item[i - q->opt.n_device_set];
+    opt.device_set = set;
+    opt.n_device_set = (uint32_t)n;
+    const enum bl_status st = bl_placement_make(out, bl_plan_ask_model(q), &opt, &q->place);
+    free(set);
+    return st;
+}
+
+static int what_if(const struct bl_command *c, const struct bl_plan_args *a,
+                   const struct bl_plan_ask *q, const struct bl_placement *before)
+{
+    struct bl_placement *after = NULL;
+    struct bl_out_page page;
+    const enum bl_status st = ask_again(q, a, &after);
+
+    if (st)
+        return bl_report_status(&c->report, BL_STAGE_OPEN, st);
+    FILE *f = bl_out_page_begin(&page);
+    if (f)
+        bl_plan_compare_print(f, before, after);
+    bl_placement_close(after);
+    return bl_out_page_end(&c->report, &page);
+}
+
 static int plan(const struct bl_command *c, const struct bl_plan_args *a,
                 const struct bl_rule_args *r, const struct bl_engine_args *e)
 {
@@ -114,7 +151,9 @@ static int plan(const struct bl_command *c, const struct bl_plan_args *a,
 
     if (!code) {
         const enum bl_status st = bl_placement_make(&p, bl_plan_ask_model(&q), &q.opt, &q.place);
-        code = st ? bl_report_status(&c->report, BL_STAGE_OPEN, st) : show(c, a, p);
+        code = st             ? bl_report_status(&c->report, BL_STAGE_OPEN, st)
+               : a->what_if.n ? what_if(c, a, &q, p)
+                              : show(c, a, p);
     }
     bl_placement_close(p);
     bl_plan_ask_finish(&q);

@@ -24,6 +24,9 @@ static const struct bl_arg plan_rows[] = {
      .help = "context at which speeds are predicted (default: half of it, at most 4096)"},
     {"--shorter-context", BL_ARG_FLAG, AT(shorter),
      .help = "if -c does not fit, plan for the longest context that does"},
+    {"--what-if", BL_ARG_TEXTS, AT(what_if), "DEVICE.MEMBER=VALUE",
+     .help = "the plan beside that with this figure of the machine, as --device-set has them: "
+             "gpu0.mem=24GiB, cpu0.read=200GB/s; may be repeated"},
     {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
      .help = "only where this tensor goes, and why"},
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
@@ -97,6 +100,9 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
     if (!parse_target(a->target, &a->prefill_weight))
         return bl_args_fail(
             c, "--target %s: must be decode, prefill or balance=X with X from 0 to 1", a->target);
+    if (a->what_if.n && (a->format != BL_PLAN_TABLE || a->explain || a->out || a->trace))
+        return bl_args_fail(c, "--what-if prints a table of its own, without --format, --explain, "
+                               "-o or --trace");
     return BL_EXIT_OK;
 }
 

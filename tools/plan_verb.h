@@ -21,6 +21,7 @@ struct bl_plan_args {
     int64_t depth_tokens;
     bool shorter, fixed_ubatch; /* fixed: -ub was given */
     int format; /* enum bl_plan_format */
+    struct bl_arg_texts what_if;
 };
 struct bl_rule_args {
     struct bl_arg_texts override;
@@ -52,6 +53,8 @@ const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 
 void bl_plan_table_print(FILE *, const struct bl_placement *);
 int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
+/* of one model */
+void bl_plan_compare_print(FILE *, const struct bl_placement *before, const struct bl_placement *after);
 int bl_plan_svg_print(const struct bl_report *, FILE *, const struct bl_placement *);
 /* model: its path; NULL: none. */
 int bl_plan_flags_print(const struct bl_report *, FILE *, const struct bl_placement *, const char *model);
