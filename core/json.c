@@ -185,6 +185,19 @@ enum bl_status bl_json_list(const struct bl_json *at, uint32_t most, uint32_t *n
     return BL_OK;
 }
 
+enum bl_status bl_json_new_list(const struct bl_json *at, uint32_t most, size_t bytes, void **items,
+                                uint32_t *n)
+{
+    uint32_t count = 0;
+
+    BL_TRY(bl_json_list(at, most, &count));
+    *items = bl_calloc((size_t)count + 1, bytes);
+    if (!*items)
+        return bl_fail(BL_ENOMEM, "%s: out of memory", at->what);
+    *n = count;
+    return BL_OK;
+}
+
 enum bl_status bl_json_object(const struct bl_json *at)
 {
     return cJSON_IsObject(at->item) ? BL_OK : bl_json_wrong(at, "must be a JSON object");

@@ -39,6 +39,8 @@ bool bl_json_next(struct bl_json *);
 const char *bl_json_name(const struct bl_json *); /* of a member; "" of an element */
 const char *bl_json_text(const struct bl_json *); /* NULL: not a text */
 enum bl_status bl_json_list(const struct bl_json *, uint32_t most, uint32_t *n); /* an array of at most so many */
+/* Room for its elements, zeroed, and their number; bytes: of one. *items is the caller's. */
+enum bl_status bl_json_new_list(const struct bl_json *, uint32_t most, size_t bytes, void **items, uint32_t *n);
 enum bl_status bl_json_object(const struct bl_json *);                           /* is one */
 /* "machine rig.json: devices[1].bps must be …"; returns BL_EFORMAT. fmt goes on behind the path. */
 enum bl_status bl_json_wrong(const struct bl_json *, const char *fmt, ...) BL_PRINTF(2, 3);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "machine_fields.h"
 
+#include "field_rows.h"
+
 /* clang-format off */
 const char *const bl_kind_words[] = {"cpu", "gpu", NULL};
 const char *const bl_memory_words[] = {"host", "dedicated", "unified", NULL};
@@ -9,17 +11,7 @@ const char *const bl_isa_words[] = {"none", "avx2", "avx512", "avx512-vnni", "av
 const char *const bl_step_team_names[BL_N_STEP_TEAMS] = {"few", "many"};
 const char *const bl_hub_words[] = {"switch", "root", "dram", NULL};
 
-/* Bounds keep out what cannot be: a rate or time of 0 is left out of a file, not written in it. */
-#define MOST_BYTES 0x1p50
-#define BPS(name, member) {name, BL_JSON_BPS, AT(member), 1e3, 1e16, NULL, false, false}
 #define NS(name, member) {name, BL_JSON_NS, AT(member), 1, 1e12, NULL, false, false}
-#define MACS(name, member) {name, BL_JSON_PER_S, AT(member), 1e3, 1e18, NULL, false, false}
-#define BYTES(name, member, min) {name, BL_JSON_BYTES, AT(member), min, MOST_BYTES, NULL, false, false}
-#define COUNT(name, member, max) {name, BL_JSON_U32, AT(member), 0, max, NULL, false, false}
-#define NEED(name, member, max) {name, BL_JSON_U32, AT(member), 1, max, NULL, true, true}
-#define TEXT(name, member, need) {name, BL_JSON_TEXT, AT(member), 0, sizeof(((OF *)0)->member), NULL, need, need}
-#define OTHER(name, need) {name, BL_JSON_OTHER, 0, 0, 0, NULL, need, false}
-#define AT(member) offsetof(OF, member)
 
 #define OF struct bl_machine
 static const struct bl_json_field machine_rows[] = {

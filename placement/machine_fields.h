@@ -25,4 +25,13 @@ extern const struct bl_machine_fields *const bl_fields_all[]; /* NULL-terminated
 extern const char *const bl_step_team_names[BL_N_STEP_TEAMS]; /* "few" and "many" tokens */
 extern const char *const bl_kind_words[], *const bl_memory_words[], *const bl_isa_words[], *const bl_hub_words[];
 
+static inline enum bl_status bl_fields_read(const struct bl_json *at, const struct bl_machine_fields *f, void *base)
+{
+    return bl_json_fields(at, f->field, f->n, base);
+}
+static inline void bl_fields_put(struct bl_json_out *o, const struct bl_machine_fields *f, const void *base)
+{
+    bl_json_put_fields(o, f->field, f->n, base);
+}
+
 #endif

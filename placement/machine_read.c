@@ -13,12 +13,6 @@ static const struct bl_json_limits limits = {
     .most_bytes = 4 << 20, .most_depth = 16, .most_items = 100000};
 enum { MOST_LINKS = 1024, MOST_HUBS = 64 };
 
-static enum bl_status read_rows(const struct bl_json *at, const struct bl_machine_fields *f,
-                                void *base)
-{
-    return bl_json_fields(at, f->field, f->n, base);
-}
-
 /* ---- lists of one device --------------------------------------------------------------------- */
 
 struct list {
@@ -50,7 +44,7 @@ static enum bl_status read_list(const struct bl_json *device, const struct list 
         return BL_OK;
     BL_TRY(bl_json_list(&at, l->most, n));
     for (bool more = bl_json_first(&at, &it); more; more = bl_json_next(&it))
-        BL_TRY(read_rows(&it, l->fields, (char *)d + l->at + it.index * l->bytes));
+        BL_TRY(bl_fields_read(&it, l->fields, (char *)d + l->at + it.index * l->bytes));
     return BL_OK;
 }
 
@@ -75,7 +69,7 @@ static enum bl_status read_rates(const struct bl_json *device, struct bl_machine
         struct bl_type_rate *rate = any ? &d->rate_default : &d->rate[t];
         if (rate->decode_bps > 0 || rate->macs_per_s[0] > 0)
             return bl_json_wrong(&it, "is there twice");
-        BL_TRY(read_rows(&it, &bl_fields_rate, rate));
+        BL_TRY(bl_fields_read(&it, &bl_fields_rate, rate));
     }
     return BL_OK;
 }
@@ -92,7 +86,7 @@ static enum bl_status read_step_rates(const struct bl_json *device, struct bl_ma
             i++;
         if (i == BL_N_STEP_TEAMS)
             return bl_json_wrong(&it, "must be 'few' or 'many'");
-        BL_TRY(read_rows(&it, &bl_fields_step_rate, &d->step_rate[i]));
+        BL_TRY(bl_fields_read(&it, &bl_fields_step_rate, &d->step_rate[i]));
     }
     return BL_OK;
 }
@@ -103,7 +97,7 @@ static enum bl_status read_tile(const struct bl_json *at, struct bl_caps *caps)
     struct bl_json it;
     double from;
     BL_TRY(type_of(at, bl_json_name(at), &t));
-    BL_TRY(read_rows(at, &bl_fields_tile, &caps->tiles[t]));
+    BL_TRY(bl_fields_read(at, &bl_fields_tile, &caps->tiles[t]));
     bl_json_member(at, "same_as", &it);
     BL_TRY(type_of(&it, bl_json_text(&it), &same));
     bl_json_member(at, "from", &it);
@@ -120,7 +114,7 @@ static enum bl_status read_caps(const struct bl_json *device, struct bl_caps *ca
     struct bl_json at, tiles, it;
     if (!bl_json_member(device, "caps", &at))
         return BL_OK;
-    BL_TRY(read_rows(&at, &bl_fields_caps, caps));
+    BL_TRY(bl_fields_read(&at, &bl_fields_caps, caps));
     if (caps->granule_bytes & (caps->granule_bytes - 1))
         return bl_json_wrong(&at, "must have a power of two as granule_bytes");
     if (!bl_json_member(&at, "tiles", &tiles))
@@ -137,7 +131,7 @@ static enum bl_status read_device(const struct bl_json *at, struct bl_machine_de
 {
     d->shares = BL_NO_DEVICE;
     d->described = true;
-    BL_TRY(read_rows(at, &bl_fields_device, d));
+    BL_TRY(bl_fields_read(at, &bl_fields_device, d));
     for (size_t i = 0; i < BL_COUNT(lists); i++)
         BL_TRY(read_list(at, &lists[i], d));
     BL_TRY(read_rates(at, d));
@@ -151,19 +145,6 @@ static enum bl_status read_device(const struct bl_json *at, struct bl_machine_de
                  d->kind == BL_KIND_CPU ? "cpu" : "null");
     if (!d->name[0])
         snprintf(d->name, sizeof d->name, "%s", d->id);
-    return BL_OK;
-}
-
-/* Room for the elements of a list and their number. */
-static enum bl_status make_list(const struct bl_json *at, uint32_t most, size_t bytes, void **items,
-                                uint32_t *n)
-{
-    uint32_t count;
-    BL_TRY(bl_json_list(at, most, &count));
-    *items = bl_calloc(count ? count : 1, bytes);
-    if (!*items)
-        return bl_fail(BL_ENOMEM, "%s: out of memory", at->what);
-    *n = count;
     return BL_OK;
 }
 
@@ -218,7 +199,7 @@ static enum bl_status read_devices(const struct bl_json *at, struct bl_machine *
 {
     struct bl_json it, shares;
     void *items;
-    BL_TRY(make_list(at, BL_MAX_DEVICES, sizeof *m->device, &items, &m->n_devices));
+    BL_TRY(bl_json_new_list(at, BL_MAX_DEVICES, sizeof *m->device, &items, &m->n_devices));
     m->device = items;
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it))
         BL_TRY(read_device(&it, &m->device[it.index]));
@@ -232,10 +213,10 @@ static enum bl_status read_hubs(const struct bl_json *at, struct bl_machine *m)
 {
     struct bl_json it;
     void *items;
-    BL_TRY(make_list(at, MOST_HUBS, sizeof *m->hub, &items, &m->n_hubs));
+    BL_TRY(bl_json_new_list(at, MOST_HUBS, sizeof *m->hub, &items, &m->n_hubs));
     m->hub = items;
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it))
-        BL_TRY(read_rows(&it, &bl_fields_hub, &m->hub[it.index]));
+        BL_TRY(bl_fields_read(&it, &bl_fields_hub, &m->hub[it.index]));
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it))
         BL_TRY(hub_ref(&it, "up", m, &m->hub[it.index].up));
     return BL_OK;
@@ -245,11 +226,11 @@ static enum bl_status read_links(const struct bl_json *at, struct bl_machine *m)
 {
     struct bl_json it;
     void *items;
-    BL_TRY(make_list(at, MOST_LINKS, sizeof *m->link, &items, &m->n_links));
+    BL_TRY(bl_json_new_list(at, MOST_LINKS, sizeof *m->link, &items, &m->n_links));
     m->link = items;
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it)) {
         struct bl_link *l = &m->link[it.index];
-        BL_TRY(read_rows(&it, &bl_fields_link, l));
+        BL_TRY(bl_fields_read(&it, &bl_fields_link, l));
         BL_TRY(device_ref(&it, "a", m, &l->a));
         BL_TRY(device_ref(&it, "b", m, &l->b));
         BL_TRY(hub_ref(&it, "via", m, &l->via));
@@ -270,7 +251,7 @@ static enum bl_status read_machine(const struct bl_json *root, struct bl_machine
     if (at.item->valuedouble != BL_MACHINE_FORMAT)
         return bl_json_wrong(&at, "is %.6g; this build reads format %d", at.item->valuedouble,
                              BL_MACHINE_FORMAT);
-    BL_TRY(read_rows(root, &bl_fields_machine, m));
+    BL_TRY(bl_fields_read(root, &bl_fields_machine, m));
     bl_json_member(root, "devices", &at);
     BL_TRY(read_devices(&at, m));
     if (bl_json_member(root, "hubs", &at))

@@ -6,11 +6,6 @@
 
 #include <stdlib.h>
 
-static void put_rows(struct bl_json_out *o, const struct bl_machine_fields *f, const void *base)
-{
-    bl_json_put_fields(o, f->field, f->n, base);
-}
-
 static void put_list(struct bl_json_out *o, const char *name, const struct bl_machine_fields *f,
                      const void *items, size_t bytes, uint32_t n)
 {
@@ -19,7 +14,7 @@ static void put_list(struct bl_json_out *o, const char *name, const struct bl_ma
     bl_json_open(o, name, '[', false);
     for (uint32_t i = 0; i < n; i++) {
         bl_json_open(o, NULL, '{', true);
-        put_rows(o, f, (const char *)items + i * bytes);
+        bl_fields_put(o, f, (const char *)items + i * bytes);
         bl_json_close(o, '}');
     }
     bl_json_close(o, ']');
@@ -35,7 +30,7 @@ static void put_rate(struct bl_json_out *o, const char *name, const struct bl_ty
     if (!any)
         return;
     bl_json_open(o, name, '{', true);
-    put_rows(o, &bl_fields_rate, r);
+    bl_fields_put(o, &bl_fields_rate, r);
     bl_json_close(o, '}');
 }
 
@@ -70,7 +65,7 @@ static void put_step_rates(struct bl_json_out *o, const struct bl_machine_device
             bl_json_open(o, "step_rates", '{', false);
         any = true;
         bl_json_open(o, bl_step_team_names[i], '{', false);
-        put_rows(o, &bl_fields_step_rate, &d->step_rate[i]);
+        bl_fields_put(o, &bl_fields_step_rate, &d->step_rate[i]);
         bl_json_close(o, '}');
     }
     if (any)
@@ -85,7 +80,7 @@ static void put_tiles(struct bl_json_out *o, const struct bl_caps *caps)
         if (!tile->from)
             continue;
         bl_json_open(o, bl_dtypes[t].name, '{', true);
-        put_rows(o, &bl_fields_tile, tile);
+        bl_fields_put(o, &bl_fields_tile, tile);
         bl_json_put_number(o, "from", tile->from);
         bl_json_put_text(o, "same_as", bl_dtypes[tile->same_as].name);
         bl_json_close(o, '}');
@@ -96,7 +91,7 @@ static void put_tiles(struct bl_json_out *o, const struct bl_caps *caps)
 static void put_caps(struct bl_json_out *o, const struct bl_caps *caps)
 {
     bl_json_open(o, "caps", '{', false);
-    put_rows(o, &bl_fields_caps, caps);
+    bl_fields_put(o, &bl_fields_caps, caps);
     put_tiles(o, caps);
     bl_json_close(o, '}');
 }
@@ -105,7 +100,7 @@ static void put_device(struct bl_json_out *o, const struct bl_machine *m,
                        const struct bl_machine_device *d)
 {
     bl_json_open(o, NULL, '{', false);
-    put_rows(o, &bl_fields_device, d);
+    bl_fields_put(o, &bl_fields_device, d);
     if (d->shares != BL_NO_DEVICE)
         bl_json_put_text(o, "shares", m->device[d->shares].id);
     PUT_LIST(o, "mem_readings", reading, d->reading, d->n_readings);
@@ -124,7 +119,7 @@ static void put_hubs(struct bl_json_out *o, const struct bl_machine *m)
     bl_json_open(o, "hubs", '[', false);
     for (uint32_t h = 0; h < m->n_hubs; h++) {
         bl_json_open(o, NULL, '{', true);
-        put_rows(o, &bl_fields_hub, &m->hub[h]);
+        bl_fields_put(o, &bl_fields_hub, &m->hub[h]);
         if (m->hub[h].up != BL_NO_DEVICE)
             bl_json_put_text(o, "up", m->hub[m->hub[h].up].id);
         bl_json_close(o, '}');
@@ -142,7 +137,7 @@ static void put_links(struct bl_json_out *o, const struct bl_machine *m)
         bl_json_put_text(o, "b", m->device[l->b].id);
         if (l->via != BL_NO_DEVICE)
             bl_json_put_text(o, "via", m->hub[l->via].id);
-        put_rows(o, &bl_fields_link, l);
+        bl_fields_put(o, &bl_fields_link, l);
         bl_json_close(o, '}');
     }
     bl_json_close(o, ']');
@@ -153,7 +148,7 @@ enum bl_status bl_machine_write(const struct bl_machine *m, char **text, size_t 
     struct bl_json_out o = {0};
     bl_json_open(&o, NULL, '{', false);
     bl_json_put_number(&o, "ballast_machine", BL_MACHINE_FORMAT);
-    put_rows(&o, &bl_fields_machine, m);
+    bl_fields_put(&o, &bl_fields_machine, m);
     bl_json_open(&o, "devices", '[', false);
     for (uint32_t d = 0; d < m->n_devices; d++)
         put_device(&o, m, &m->device[d]);

@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "plan_fields.h"
 
+#include "field_rows.h"
 #include "plan_file.h"
 
 /* clang-format off */
 const char *const bl_placed_by_words[] = {"search", "rules", "hand", NULL};
 const char *const bl_part_words[] = {"embed", "attn", "state", "ffn", "experts", "head", NULL}; /* enum bl_part */
 
-#define MOST_BYTES 0x1p50
-#define AT(member) offsetof(OF, member)
-#define TEXT(name, member, need) {name, BL_JSON_TEXT, AT(member), 0, sizeof(((OF *)0)->member), NULL, need, need}
-#define COUNT(name, member, max) {name, BL_JSON_U32, AT(member), 0, max, NULL, false, false}
-#define NEED(name, member, max) {name, BL_JSON_U32, AT(member), 1, max, NULL, true, true}
-#define BYTES(name, member) {name, BL_JSON_BYTES, AT(member), 0, MOST_BYTES, NULL, false, false}
 #define NEED_BYTES(name, member) {name, BL_JSON_BYTES, AT(member), 0, MOST_BYTES, NULL, true, true}
-#define BPS(name, member) {name, BL_JSON_BPS, AT(member), 1e3, 1e16, NULL, false, false}
 #define FLAG(name, member) {name, BL_JSON_FLAG, AT(member), 0, 0, NULL, false, true}
-#define WORD(name, member, words, need) {name, BL_JSON_WORD, AT(member), 0, 0, words, need, true}
-#define OTHER(name, need) {name, BL_JSON_OTHER, 0, 0, 0, NULL, need, false}
 
 static const struct bl_json_field file_rows[] = {
     OTHER("ballast_plan", true), /* first, so that the file says what it is */
@@ -53,10 +45,10 @@ static const struct bl_json_field device_rows[] = {
     WORD("kind", kind, bl_kind_words, true),
     WORD("mem_kind", mem_kind, bl_memory_words, true),
     COUNT("cores", cores, 1 << 16),
-    BYTES("mem_bytes", mem_bytes),
-    BYTES("usable_bytes", usable_bytes),
+    BYTES("mem_bytes", mem_bytes, 0),
+    BYTES("usable_bytes", usable_bytes, 0),
     BPS("read_bps", read_bps),
-    {"f16_macs_per_s", BL_JSON_PER_S, AT(macs_per_s), 1e3, 1e18, NULL, false, false},
+    MACS("f16_macs_per_s", macs_per_s),
     BPS("from_host_bps", from_host_bps),
     BPS("to_host_bps", to_host_bps),
 };
@@ -78,7 +70,7 @@ static const struct bl_json_field settings_rows[] = {
     COUNT("threads", threads, 1 << 16),
     COUNT("threads_prefill", threads_prefill, 1 << 16),
     OTHER("nodes", false),
-    BYTES("reserve_bytes", reserve_bytes),
+    BYTES("reserve_bytes", reserve_bytes, 0),
     {"prefill_weight", BL_JSON_RATIO, AT(prefill_weight), 0, 1, NULL, false, true},
     COUNT("depth_tokens", depth_tokens, BL_MAX_CONTEXT),
     WORD("placed_by", placed_by, bl_placed_by_words, false),

@@ -23,8 +23,7 @@ static uint32_t *row_of(struct apply *a, uint32_t layer, unsigned part)
     return &a->row[(size_t)layer * BL_N_PARTS + part];
 }
 
-/* ---- rows
- * ------------------------------------------------------------------------------------------ */
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 static enum bl_status place_at(struct apply *a, uint32_t i, uint32_t layer, unsigned part)
 {
@@ -151,20 +150,7 @@ static enum bl_status place(struct bl_plan *p, const struct bl_plan_file *f,
     return st;
 }
 
-/* ---- memory
- * ---------------------------------------------------------------------------------------- */
-
-static enum bl_status count_memory(struct bl_plan *p, const struct bl_model *m,
-                                   const struct bl_machine *machine)
-{
-    struct bl_block_bytes *blocks = bl_calloc(machine->n_devices, sizeof *blocks);
-
-    if (!blocks)
-        return bl_fail(BL_ENOMEM, "out of memory while planning");
-    const enum bl_status st = bl_plan_memory(p, m, machine, blocks);
-    free(blocks);
-    return st;
-}
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static const struct bl_plan_file_device *device_there(const struct bl_plan_file *f, const char *id)
 {
@@ -226,7 +212,7 @@ enum bl_status bl_plan_file_apply(struct bl_plan *out, const struct bl_plan_file
     if (!st)
         st = place(&p, f, m, machine);
     if (!st)
-        st = count_memory(&p, m, machine);
+        st = bl_plan_fill_memory(&p, m, machine);
     if (!st)
         st = check_room(&p, f, machine, reserve_bytes);
     if (!st)
@@ -238,8 +224,7 @@ enum bl_status bl_plan_file_apply(struct bl_plan *out, const struct bl_plan_file
     return st;
 }
 
-/* ---- judging
- * ---------------------------------------------------------------------------------------- */
+/* ---- judging -------------------------------------------------------------------------------- */
 
 static uint64_t bytes_there(const struct bl_plan_file *f, const char *id)
 {
@@ -294,8 +279,7 @@ enum bl_status bl_plan_file_judge(struct bl_choice *out, const struct bl_plan_fi
     return st;
 }
 
-/* ---- differences to what was derived before
- * ------------------------------------------------------------ */
+/* ---- differences to what was derived before ------------------------------------------------- */
 
 struct line {
     char text[512];

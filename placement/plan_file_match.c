@@ -8,8 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* ---- options
- * -------------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 struct asked {
     const char *flag;
@@ -88,8 +87,7 @@ enum bl_status bl_plan_file_options(const struct bl_plan_file *f, struct bl_opti
     return BL_OK;
 }
 
-/* ---- differences
- * ------------------------------------------------------------------------------------ */
+/* ---- differences ---------------------------------------------------------------------------- */
 
 struct difference {
     char text[600];

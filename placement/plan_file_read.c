@@ -13,28 +13,7 @@ static const struct bl_json_limits limits = {
     .most_bytes = 4 << 20, .most_depth = 16, .most_items = 100000};
 enum { MOST_PLACES = 16384, MOST_MEMORY = 4096, MOST_LAYERS = 1 << 20, MOST_EXPERTS = 1 << 20 };
 
-static enum bl_status read_rows(const struct bl_json *at, const struct bl_machine_fields *f,
-                                void *base)
-{
-    return bl_json_fields(at, f->field, f->n, base);
-}
-
-/* Room for the elements of a list, and their number. */
-static enum bl_status make_list(const struct bl_json *at, uint32_t most, size_t bytes, void **items,
-                                uint32_t *n)
-{
-    uint32_t count;
-
-    BL_TRY(bl_json_list(at, most, &count));
-    *items = bl_calloc((size_t)count + 1, bytes);
-    if (!*items)
-        return bl_fail(BL_ENOMEM, "%s: out of memory", at->what);
-    *n = count;
-    return BL_OK;
-}
-
-/* ---- runs of layers and of experts ------------------------------------------------------------
- */
+/* ---- runs of layers and of experts ----------------------------------------------------------- */
 
 static bool read_number(const char **text, uint32_t most, uint32_t *out)
 {
@@ -74,8 +53,7 @@ static enum bl_status read_run(const struct bl_json *at, uint32_t most, uint32_t
                           : bl_json_wrong(at, "must be a number or a run, such as \"34-42\"");
 }
 
-/* ---- placement ---------------------------------------------------------------------------------
- */
+/* ---- placement ------------------------------------------------------------------------------- */
 
 static const char *device_name(const void *arg, size_t i)
 {
@@ -155,7 +133,7 @@ static enum bl_status read_place(const struct bl_json *at, const struct bl_plan_
 {
     struct bl_json experts;
 
-    BL_TRY(read_rows(at, &bl_plan_fields_place, p));
+    BL_TRY(bl_fields_read(at, &bl_plan_fields_place, p));
     BL_TRY(resolve(at, f, p));
     return bl_json_member(at, "experts", &experts) ? read_some(at, &experts, p) : read_part(at, p);
 }
@@ -165,30 +143,29 @@ static enum bl_status read_placement(const struct bl_json *at, struct bl_plan_fi
     struct bl_json it;
     void *items;
 
-    BL_TRY(make_list(at, MOST_PLACES, sizeof *f->place, &items, &f->n_places));
+    BL_TRY(bl_json_new_list(at, MOST_PLACES, sizeof *f->place, &items, &f->n_places));
     f->place = items;
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it))
         BL_TRY(read_place(&it, f, &f->place[it.index]));
     return BL_OK;
 }
 
-/* ---- the machine, the settings ------------------------------------------------------------------
- */
+/* ---- the machine, the settings --------------------------------------------------------------- */
 
 static enum bl_status read_machine(const struct bl_json *at, struct bl_plan_file *f)
 {
     struct bl_json list, it;
     void *items;
 
-    BL_TRY(read_rows(at, &bl_plan_fields_machine, f));
+    BL_TRY(bl_fields_read(at, &bl_plan_fields_machine, f));
     bl_json_member(at, "devices", &list);
-    BL_TRY(make_list(&list, BL_MAX_DEVICES, sizeof *f->device, &items, &f->n_devices));
+    BL_TRY(bl_json_new_list(&list, BL_MAX_DEVICES, sizeof *f->device, &items, &f->n_devices));
     f->device = items;
     if (!f->n_devices)
         return bl_json_wrong(&list, "must not be empty");
     for (bool more = bl_json_first(&list, &it); more; more = bl_json_next(&it)) {
         struct bl_plan_file_device *d = &f->device[it.index];
-        BL_TRY(read_rows(&it, &bl_plan_fields_device, d));
+        BL_TRY(bl_fields_read(&it, &bl_plan_fields_device, d));
         for (const struct bl_plan_file_device *o = f->device; o < d; o++)
             if (!strcmp(o->id, d->id))
                 return bl_json_wrong(&it, "has the id '%s' of an earlier one", d->id);
@@ -225,19 +202,18 @@ static enum bl_status type_is(const struct bl_json *settings, const char *member
 
 static enum bl_status read_settings(const struct bl_json *at, struct bl_plan_file_settings *s)
 {
-    BL_TRY(read_rows(at, &bl_plan_fields_settings, s));
+    BL_TRY(bl_fields_read(at, &bl_plan_fields_settings, s));
     BL_TRY(type_is(at, "type_k", s->type_k));
     BL_TRY(type_is(at, "type_v", s->type_v));
     return read_nodes(at, &s->nodes);
 }
 
-/* ---- what was derived, to compare with
- * ----------------------------------------------------------- */
+/* ---- what was derived, to compare with ------------------------------------------------------ */
 
 static enum bl_status read_speed(const struct bl_json *at, const char *name, struct bl_speed *out)
 {
     struct bl_json it;
-    return bl_json_member(at, name, &it) ? read_rows(&it, &bl_plan_fields_speed, out) : BL_OK;
+    return bl_json_member(at, name, &it) ? bl_fields_read(&it, &bl_plan_fields_speed, out) : BL_OK;
 }
 
 static enum bl_status read_memory(const struct bl_json *at, struct bl_plan_file *f)
@@ -245,10 +221,10 @@ static enum bl_status read_memory(const struct bl_json *at, struct bl_plan_file 
     struct bl_json it;
     void *items;
 
-    BL_TRY(make_list(at, MOST_MEMORY, sizeof *f->memory, &items, &f->n_memory));
+    BL_TRY(bl_json_new_list(at, MOST_MEMORY, sizeof *f->memory, &items, &f->n_memory));
     f->memory = items;
     for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it))
-        BL_TRY(read_rows(&it, &bl_plan_fields_memory, &f->memory[it.index]));
+        BL_TRY(bl_fields_read(&it, &bl_plan_fields_memory, &f->memory[it.index]));
     return BL_OK;
 }
 
@@ -256,18 +232,17 @@ static enum bl_status read_derived(const struct bl_json *at, struct bl_plan_file
 {
     struct bl_json it;
 
-    BL_TRY(read_rows(at, &bl_plan_fields_derived, f));
+    BL_TRY(bl_fields_read(at, &bl_plan_fields_derived, f));
     if (bl_json_member(at, "memory", &it))
         BL_TRY(read_memory(&it, f));
     if (!bl_json_member(at, "prediction", &it))
         return BL_OK;
-    BL_TRY(read_rows(&it, &bl_plan_fields_prediction, f));
+    BL_TRY(bl_fields_read(&it, &bl_plan_fields_prediction, f));
     BL_TRY(read_speed(&it, "decode", &f->decode));
     return read_speed(&it, "prefill", &f->prefill);
 }
 
-/* ---- the file
- * ------------------------------------------------------------------------------------ */
+/* ---- the file ------------------------------------------------------------------------------- */
 
 static enum bl_status read_file(const struct bl_json *root, struct bl_plan_file *f)
 {
@@ -280,9 +255,9 @@ static enum bl_status read_file(const struct bl_json *root, struct bl_plan_file 
     if (at.item->valuedouble != BL_PLAN_FORMAT)
         return bl_json_wrong(&at, "is %.6g; this build reads format %d", at.item->valuedouble,
                              BL_PLAN_FORMAT);
-    BL_TRY(read_rows(root, &bl_plan_fields_file, f));
+    BL_TRY(bl_fields_read(root, &bl_plan_fields_file, f));
     bl_json_member(root, "model", &at);
-    BL_TRY(read_rows(&at, &bl_plan_fields_model, &f->model));
+    BL_TRY(bl_fields_read(&at, &bl_plan_fields_model, &f->model));
     bl_json_member(root, "machine", &at);
     BL_TRY(read_machine(&at, f));
     bl_json_member(root, "settings", &at);

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- the model ---------------------------------------------------------------------------------
- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(uint64_t h, const void *bytes, size_t n)
 {
@@ -93,8 +92,7 @@ void bl_plan_file_describe(struct bl_plan_file_model *out, const struct bl_model
     describe_tensors(out, m->gguf);
 }
 
-/* ---- the machine --------------------------------------------------------------------------------
- */
+/* ---- the machine ----------------------------------------------------------------------------- */
 
 static void describe_device(struct bl_plan_file_device *out, const struct bl_machine *m, uint16_t d)
 {
@@ -128,8 +126,7 @@ static enum bl_status describe_machine(struct bl_plan_file *f, const struct bl_m
     return BL_OK;
 }
 
-/* ---- placement
- * ----------------------------------------------------------------------------------- */
+/* ---- placement ------------------------------------------------------------------------------ */
 
 static void add_place(struct bl_plan_file *f, const struct bl_plan_file_place *p)
 {
@@ -209,8 +206,7 @@ static enum bl_status describe_places(struct bl_plan_file *f, const struct bl_pl
     return BL_OK;
 }
 
-/* ---- the whole
- * ------------------------------------------------------------------------------------ */
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 static void settle(struct bl_plan_file_settings *s, const struct bl_plan *p,
                    const struct bl_model *m, const struct bl_device_config *host)
@@ -249,13 +245,7 @@ enum bl_status bl_plan_file_make(struct bl_plan_file *out, const struct bl_plan 
     return st;
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------------ */
-
-static void put_rows(struct bl_json_out *o, const struct bl_machine_fields *f, const void *base)
-{
-    bl_json_put_fields(o, f->field, f->n, base);
-}
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 static void put_run(struct bl_json_out *o, const char *name, uint32_t first, uint32_t last)
 {
@@ -283,7 +273,7 @@ static void put_place(struct bl_json_out *o, const struct bl_plan_file_place *p)
 static void put_settings(struct bl_json_out *o, const struct bl_plan_file_settings *s)
 {
     bl_json_open(o, "settings", '{', false);
-    put_rows(o, &bl_plan_fields_settings, s);
+    bl_fields_put(o, &bl_plan_fields_settings, s);
     if (s->nodes) {
         bl_json_open(o, "nodes", '[', true);
         for (unsigned i = 0; i < 64; i++)
@@ -298,14 +288,14 @@ void bl_plan_file_put(struct bl_json_out *o, const struct bl_plan_file *f)
 {
     bl_json_put_number(o, "ballast_plan", BL_PLAN_FORMAT);
     bl_json_open(o, "model", '{', false);
-    put_rows(o, &bl_plan_fields_model, &f->model);
+    bl_fields_put(o, &bl_plan_fields_model, &f->model);
     bl_json_close(o, '}');
     bl_json_open(o, "machine", '{', false);
-    put_rows(o, &bl_plan_fields_machine, f);
+    bl_fields_put(o, &bl_plan_fields_machine, f);
     bl_json_open(o, "devices", '[', false);
     for (uint32_t d = 0; d < f->n_devices; d++) {
         bl_json_open(o, NULL, '{', false);
-        put_rows(o, &bl_plan_fields_device, &f->device[d]);
+        bl_fields_put(o, &bl_plan_fields_device, &f->device[d]);
         bl_json_close(o, '}');
     }
     bl_json_close(o, ']');

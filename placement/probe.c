@@ -115,8 +115,7 @@ static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt
     return BL_OK;
 }
 
-/* ---- with what was written down ----------------------------------------------------------------
- */
+/* ---- with what was written down -------------------------------------------------------------- */
 
 static enum bl_status apply_sets(struct bl_machine *m, const struct bl_options *opt)
 {

@@ -40,8 +40,7 @@ static const struct bl_arg info_rows[] = {
      .help = "list the machines that --machine knows by name, and nothing else"},
 };
 
-/* ---- the model
- * ---------------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------ */
 
 static void print_text(FILE *f, const char *label, const struct bl_kv *kv)
 {
@@ -220,8 +219,7 @@ static void print_model(FILE *f, const struct info *i)
         print_tensors(f, g);
 }
 
-/* ---- the verb
- * ----------------------------------------------------------------------------------------- */
+/* ---- the verb ------------------------------------------------------------------------------- */
 
 static void print_line(void *file, const char *text)
 {

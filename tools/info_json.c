@@ -20,8 +20,7 @@ static const struct {
     [BL_VAL_F64] = {"f64", 8},
 };
 
-/* ---- values
- * ------------------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 const struct bl_kv *bl_info_find(const struct bl_gguf *g, const char *key)
 {
@@ -110,8 +109,7 @@ void bl_info_types(struct bl_info_types *t, const struct bl_gguf *g)
     qsort(t->row, t->n, sizeof t->row[0], by_bytes);
 }
 
-/* ---- JSON
- * --------------------------------------------------------------------------------------------- */
+/* ---- JSON ----------------------------------------------------------------------------------- */
 
 /* Takes the item; false when it or the object is missing (out of memory). */
 static bool put(cJSON *object, const char *key, cJSON *item)

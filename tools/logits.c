@@ -45,8 +45,7 @@ struct logits {
     const float *last; /* logits row of the last token */
 };
 
-/* ---- input
- * -------------------------------------------------------------------------------------------- */
+/* ---- input ---------------------------------------------------------------------------------- */
 
 static int read_ids(struct logits *l, const struct bl_command *c, const struct logits_args *a)
 {
@@ -114,8 +113,7 @@ static int check_ids(const struct logits *l, int64_t n_greedy)
     return BL_EXIT_OK;
 }
 
-/* ---- computing
- * ---------------------------------------------------------------------------------------- */
+/* ---- computing ------------------------------------------------------------------------------ */
 
 static bool write_rows(struct logits *l, uint32_t n)
 {

@@ -130,7 +130,7 @@ static void draw_scale(struct bl_svg *s, double y, double gib_all)
 {
     struct bl_svg_axis a;
 
-    bl_svg_axis_init(&a, 0, gib_all, 8, false);
+    bl_svg_axis_init(&a, 0, gib_all, 8);
     a.from = BL_PIC_BAR;
     a.to = BL_PIC_BAR_END;
     for (uint32_t i = 0; i < a.n_marks; i++) {

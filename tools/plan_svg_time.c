@@ -187,7 +187,7 @@ static void draw_axis(struct bl_svg *s, const struct window *w, double y)
     const struct bl_svg_style style = {.size = 10, .fill = BL_SVG_SOFT, .anchor = BL_SVG_MIDDLE};
     struct bl_svg_axis a;
 
-    bl_svg_axis_init(&a, 0, span / unit, 10, false);
+    bl_svg_axis_init(&a, 0, span / unit, 10);
     a.from = BL_PIC_BAR;
     a.to = BL_PIC_BAR_END;
     for (uint32_t i = 0; i < a.n_marks; i++) {

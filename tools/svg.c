@@ -129,24 +129,6 @@ void bl_svg_hatch(struct bl_svg *s, const char *id, const char *under, const cha
             id, under, stripe);
 }
 
-void bl_svg_curve(struct bl_svg *s, const double *x, const double *y, size_t n, const char *stroke)
-{
-    fputs("<polyline fill=\"none\" stroke-width=\"2\" stroke-linejoin=\"round\" points=\"", s->f);
-    for (size_t i = 0; i < n; i++) {
-        put_number(s->f, x[i]);
-        fputc(',', s->f);
-        put_number(s->f, y[i]);
-        fputc(i + 1 < n ? ' ' : '"', s->f);
-    }
-    fprintf(s->f, "%s stroke=\"%s\"/>\n", n ? "" : "\"", stroke);
-    for (size_t i = 0; i < n; i++) {
-        fputs("<circle r=\"3.5\"", s->f);
-        put_attribute(s->f, "cx", x[i]);
-        put_attribute(s->f, "cy", y[i]);
-        fprintf(s->f, " fill=\"%s\" stroke=\"%s\" stroke-width=\"1.5\"/>\n", stroke, BL_SVG_PAPER);
-    }
-}
-
 /* ---- text ---- */
 
 /* In ems, of common sans-serif fonts; a little wide rather than narrow. */
@@ -243,31 +225,11 @@ static double round_step(double span, uint32_t most)
     return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 2.5 ? 2.5 : lead <= 5 ? 5 : 10);
 }
 
-static void mark_logs(struct bl_svg_axis *a, uint32_t most)
+void bl_svg_axis_init(struct bl_svg_axis *a, double low, double high, uint32_t most)
 {
-    static const double fine[] = {1, 2, 5}, coarse[] = {1};
-    const double decades = log10(a->high / a->low);
-    const bool few = decades * 3 <= most;
-    const double *lead = few ? fine : coarse;
-    const size_t n = few ? 3 : 1;
-
-    for (double p = pow(10, floor(log10(a->low))); p <= a->high; p *= 10)
-        for (size_t i = 0; i < n; i++) {
-            const double v = p * lead[i];
-            if (v >= a->low * (1 - 1e-9) && v <= a->high * (1 + 1e-9) && a->n_marks < BL_SVG_MARKS)
-                a->mark[a->n_marks++] = v;
-        }
-}
-
-void bl_svg_axis_init(struct bl_svg_axis *a, double low, double high, uint32_t most, bool log)
-{
-    *a = (struct bl_svg_axis){.low = low, .high = high, .log = log && low > 0};
+    *a = (struct bl_svg_axis){.low = low, .high = high};
     if (!(a->high > a->low))
-        a->high = a->log ? a->low * 2 : a->low + 1;
-    if (a->log) {
-        mark_logs(a, most);
-        return;
-    }
+        a->high = a->low + 1;
     const double step = round_step(a->high - a->low, most ? most : 1);
     for (double v = ceil(a->low / step) * step;
          v <= a->high * (1 + 1e-9) && a->n_marks < BL_SVG_MARKS; v += step)
@@ -276,7 +238,7 @@ void bl_svg_axis_init(struct bl_svg_axis *a, double low, double high, uint32_t m
 
 double bl_svg_axis_at(const struct bl_svg_axis *a, double value)
 {
-    const double share = a->log ? log(value / a->low) / log(a->high / a->low)
-                                : (value - a->low) / (a->high - a->low);
+    const double share = (value - a->low) / (a->high - a->low);
+
     return a->from + share * (a->to - a->from);
 }

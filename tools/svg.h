@@ -48,19 +48,16 @@ void bl_svg_text(struct bl_svg *, double x, double y, const struct bl_svg_style 
 double bl_svg_text_width(const char *text, double size, bool bold);
 /* Diagonal stripes of ink over a colour, to be used as "url(#id)". */
 void bl_svg_hatch(struct bl_svg *, const char *id, const char *under, const char *stripe);
-/* Points of a line, with a mark at each. */
-void bl_svg_curve(struct bl_svg *, const double *x, const double *y, size_t n, const char *stroke);
 
 /* Marks of an axis from 0 or low to high: round numbers, between 3 and most. */
 enum { BL_SVG_MARKS = 16 };
 struct bl_svg_axis {
-    double low, high;           /* of the data; log: low > 0 */
+    double low, high;           /* of the data */
     double from, to;            /* pixels of low and high */
-    bool log;
     double mark[BL_SVG_MARKS];
     uint32_t n_marks;
 };
-void bl_svg_axis_init(struct bl_svg_axis *, double low, double high, uint32_t most, bool log);
+void bl_svg_axis_init(struct bl_svg_axis *, double low, double high, uint32_t most);
 double bl_svg_axis_at(const struct bl_svg_axis *, double value);
 /* 1,234,567 */
 void bl_svg_number(char text[32], double value);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Machine files: the ones that come with the library, everything that can be wrong with one,
  * assignments, ways between devices, memory by several sources. */
-#include "support.h"
+#include "schema_rig.h"
 
 #include "alloc_fail.h"
 #include "backends.h"
@@ -375,38 +375,11 @@ static void differences(void **state)
     }
 }
 
-static void one_table(const struct bl_json *properties, const struct bl_machine_fields *f)
-{
-    struct bl_json it;
-    uint32_t n = 0;
-    for (size_t i = 0; i < f->n; i++)
-        if (!bl_json_member(properties, f->field[i].name, &it))
-            fail_msg("the schema does not know '%s' of a %s", f->field[i].name, f->name);
-    for (bool more = bl_json_first(properties, &it); more; more = bl_json_next(&it))
-        n++;
-    if (n != f->n)
-        fail_msg("of a %s the schema has %u members, machine_fields.c %zu", f->name, n, f->n);
-}
-
-/* The schema and the tables name the same members, struct by struct. */
 static void schema_names_every_member(void **state)
 {
-    static const struct bl_json_limits limits = {1 << 20, 32, 100000};
-    struct cJSON *tree;
-    struct bl_json definitions, definition, properties;
     (void)state;
-    good(bl_json_load(&tree, "schema", BL_TEST_MACHINES "/../schema/machine.schema.json", &limits));
-    const struct bl_json root = bl_json_root(tree, "schema");
-    assert_true(bl_json_member(&root, "definitions", &definitions));
-    for (const struct bl_machine_fields *const *f = bl_fields_all; *f; f++) {
-        if (*f == &bl_fields_machine)
-            definition = root;
-        else
-            assert_true(bl_json_member(&definitions, (*f)->name, &definition));
-        assert_true(bl_json_member(&definition, "properties", &properties));
-        one_table(&properties, *f);
-    }
-    bl_json_free(tree);
+    schema_tables(BL_TEST_MACHINES "/../schema/machine.schema.json", bl_fields_all,
+                  &bl_fields_machine);
 }
 
 static void a_described_device_does_not_open(void **state)

@@ -7,6 +7,7 @@
 #include "machine_file.h"
 #include "plan_fields.h"
 #include "plan_file.h"
+#include "schema_rig.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -576,37 +577,10 @@ static void not_for_this_model_or_machine(void **state)
 
 /* ---- the schema, memory ---- */
 
-static void one_table(const struct bl_json *properties, const struct bl_machine_fields *f)
-{
-    struct bl_json it;
-    uint32_t n = 0;
-
-    for (size_t i = 0; i < f->n; i++)
-        if (!bl_json_member(properties, f->field[i].name, &it))
-            fail_msg("the schema does not know '%s' of a %s", f->field[i].name, f->name);
-    for (bool more = bl_json_first(properties, &it); more; more = bl_json_next(&it))
-        n++;
-    if (n != f->n)
-        fail_msg("of a %s the schema has %u members, plan_fields.c %zu", f->name, n, f->n);
-}
-
 static void schema_names_every_member(void **state)
 {
-    static const struct bl_json_limits limits = {1 << 20, 32, 100000};
-    struct bl_json definitions, definition, properties;
-    struct cJSON *tree;
     (void)state;
-    good(bl_json_load(&tree, "schema", BL_TEST_SCHEMA, &limits));
-    const struct bl_json root = bl_json_root(tree, "schema");
-    assert_true(bl_json_member(&root, "definitions", &definitions));
-    for (const struct bl_machine_fields *const *f = bl_plan_fields_all; *f; f++) {
-        definition = root;
-        if (*f != &bl_plan_fields_file)
-            assert_true(bl_json_member(&definitions, (*f)->name, &definition));
-        assert_true(bl_json_member(&definition, "properties", &properties));
-        one_table(&properties, *f);
-    }
-    bl_json_free(tree);
+    schema_tables(BL_TEST_SCHEMA, bl_plan_fields_all, &bl_plan_fields_file);
 }
 
 static void parts_have_their_names(void **state)
