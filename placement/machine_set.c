@@ -124,6 +124,30 @@ static enum bl_status set_usable(struct bl_machine_device *d, const struct assig
     return BL_OK;
 }
 
+/* False: no rate can be that. One that is not known stays so. */
+static bool scale(double *bps, double factor)
+{
+    *bps *= factor;
+    return *bps == 0 || (*bps >= 1e3 && *bps <= 1e16);
+}
+
+static bool scale_reads(struct bl_machine_device *d, double factor)
+{
+    bool good = scale(&d->rate_default.decode_bps, factor);
+
+    for (uint32_t i = 0; i < d->n_domains; i++) {
+        struct bl_domain *n = &d->domain[i];
+        good = scale(&n->read_rated_bps, factor) && good;
+        good = scale(&n->read_measured_bps, factor) && good;
+        good = scale(&n->far_bps, factor) && good;
+    }
+    for (uint32_t i = 0; i < d->n_read_rates; i++)
+        good = scale(&d->read_rate[i].bps, factor) && good;
+    for (unsigned t = 0; t < BL_N_DTYPES; t++)
+        good = scale(&d->rate[t].decode_bps, factor) && good;
+    return good;
+}
+
 static enum bl_status set_read(struct bl_machine_device *d, const struct assignment *a)
 {
     double v;
@@ -131,17 +155,12 @@ static enum bl_status set_read(struct bl_machine_device *d, const struct assignm
     const double was = bl_device_read_bps(d), factor = was > 0 ? v / was : 1;
     d->read_rated_bps = v;
     d->read_measured_bps = d->read_measured_bps > 0 ? v : 0;
-    for (uint32_t i = 0; i < d->n_domains; i++) {
-        d->domain[i].read_rated_bps *= factor;
-        d->domain[i].read_measured_bps *= factor;
-        d->domain[i].far_bps *= factor;
-    }
-    for (uint32_t i = 0; i < d->n_read_rates; i++)
-        d->read_rate[i].bps *= factor;
-    for (unsigned t = 0; t < BL_N_DTYPES; t++)
-        d->rate[t].decode_bps *= factor;
-    d->rate_default.decode_bps *= factor;
-    return BL_OK;
+    return scale_reads(d, factor)
+               ? BL_OK
+               : bl_fail(BL_EINVAL,
+                         "%s: a rate that was measured with it would be %g times what it is, which "
+                         "is none there can be",
+                         a->shown, factor);
 }
 
 static enum bl_status set_row(const struct bl_machine_fields *f, const struct assignment *a,

@@ -315,6 +315,23 @@ static void wrong_assignments(void **state)
     }
 }
 
+/* What was measured with a rate moves with it, but not out of what can be written and read. */
+static void rates_stay_possible(void **state)
+{
+    struct bl_machine m;
+    (void)state;
+    good(bl_machine_load(&m, "granite-rapids-2s"));
+    struct bl_domain *far = &m.device[0].domain[0];
+    far->far_bps = 40 * m.device[0].read_measured_bps;
+    assert_int_equal(bl_machine_set(&m, "cpu0.read=1000TB/s"), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "cpu0.read=1000TB/s: a rate that was measured with it"));
+    bl_machine_finish(&m);
+    good(bl_machine_load(&m, "granite-rapids-2s"));
+    m.device[0].domain[0].far_bps = 1e4;
+    assert_int_equal(bl_machine_set(&m, "cpu0.read=1MB/s"), BL_EINVAL);
+    bl_machine_finish(&m);
+}
+
 /* A source that says 0 is refused, of two that disagree the smaller counts, and what was set by
  * hand stands over both. */
 static void memory_by_sources(void **state)
@@ -427,6 +444,7 @@ int main(void)
         cmocka_unit_test(defaults),
         cmocka_unit_test(assignments),
         cmocka_unit_test(wrong_assignments),
+        cmocka_unit_test(rates_stay_possible),
         cmocka_unit_test(memory_by_sources),
         cmocka_unit_test(differences),
         cmocka_unit_test(schema_names_every_member),
