@@ -213,7 +213,7 @@ void bl_work_share(struct bl_work *w, double share)
 
 /* ---- what a device is to the cost model ---- */
 
-static enum bl_cost_quant quant_of(uint8_t type)
+enum bl_cost_quant bl_cost_quant_of(uint8_t type)
 {
     switch ((enum bl_dtype)type) {
     case BL_IQ1_S:
@@ -282,7 +282,7 @@ static enum bl_cost_figure figure_of(const struct bl_machine_device *d)
                                                               : BL_COST_RATED_FEW;
 }
 
-static enum bl_cost_kind kind_of(const struct bl_model *m, uint32_t layer)
+enum bl_cost_kind bl_cost_kind_of(const struct bl_model *m, uint32_t layer)
 {
     const struct bl_layer *l = &m->layer[layer];
     return l->role[BL_W_HC_ATTN_FN].w >= 0 ? BL_COST_V4
@@ -336,8 +336,8 @@ void bl_pricing_init(struct bl_pricing *p, const struct bl_machine_device *d,
     enum bl_cost_kind kind = BL_COST_GQA;
 
     for (uint32_t l = 0; l < m->hp.n_layer; l++)
-        if (kind_of(m, l) == BL_COST_V4 || kind_of(m, l) == BL_COST_MLA)
-            kind = kind_of(m, l);
+        if (bl_cost_kind_of(m, l) == BL_COST_V4 || bl_cost_kind_of(m, l) == BL_COST_MLA)
+            kind = bl_cost_kind_of(m, l);
     *p = (struct bl_pricing){
         .device = d,
         .table = table,
@@ -491,7 +491,7 @@ double bl_work_ns(const struct bl_pricing *p, const struct bl_work *w)
     if (bl_kernels_measured(p->device))
         return known_ns(p, w);
 
-    k.quant = (uint8_t)quant_of(w->type);
+    k.quant = (uint8_t)bl_cost_quant_of(w->type);
     if (w->weight_bytes > 0)
         ns = read_ns(p, &k, w);
     if (w->n_tok > BL_FEW_TOKENS && w->macs > 0)
@@ -517,7 +517,7 @@ double bl_layer_fixed_ns(const struct bl_pricing *p, const struct bl_model *m, i
         return 0;
     if (n_tok > BL_FEW_TOKENS)
         return bl_cost_look(p->table, BL_COST_UBATCH_LAYER, &k);
-    k.kind = (uint8_t)kind_of(m, (uint32_t)layer);
+    k.kind = (uint8_t)bl_cost_kind_of(m, (uint32_t)layer);
     return bl_cost_layer_ns(p->table, &k, &p->cpu, &p->few, p->heads, m->layer[layer].moe);
 }
 
@@ -531,7 +531,7 @@ double bl_stream_ns(const struct bl_pricing *card, const struct bl_work *w, doub
 {
     struct bl_cost_key k = card->key;
 
-    k.quant = (uint8_t)quant_of(w->type);
+    k.quant = (uint8_t)bl_cost_quant_of(w->type);
     const double link = measured ? w->weight_bytes / link_bps * 1e9
                                  : bl_cost_link_ns(card->table, &k, link_bps, w->weight_bytes);
     return bl_cost_soft_max(link, product_ns(card, &k, w), 3);

@@ -34,6 +34,9 @@ struct bl_work {
 };
 /* depth: tokens of context before the step. Of experts, as if the device had all that the layer has. */
 void bl_work_count(struct bl_work *, const struct bl_graph *, const struct bl_node *, uint32_t n_tok, uint64_t depth);
+/* What a type of weights, and a layer's attention, are to the cost model. */
+enum bl_cost_quant bl_cost_quant_of(uint8_t type);
+enum bl_cost_kind bl_cost_kind_of(const struct bl_model *, uint32_t layer);
 /* Of experts divided over devices, those of one that has so much of them. */
 void bl_work_share(struct bl_work *, double share);
 
