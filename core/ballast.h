@@ -407,6 +407,23 @@ enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_
  * BL_EINVAL: nothing is known of the machine's speed. */
 enum bl_status bl_placement_trace(const struct bl_placement *, char **text, size_t *n_bytes);
 
+/* A plan file as it is written, without its model and machine: to be looked at and compared. */
+struct bl_saved_plan;
+struct bl_saved_place {
+    const char *part, *device;           /* part: "embed", "attn", "state", "ffn", "experts", "head" */
+    int32_t first, last;                 /* layers; -1: outside of them */
+    int32_t expert_first, expert_last;   /* -1: all */
+};
+enum bl_status bl_saved_plan_load(struct bl_saved_plan **out, const char *plan_file);
+/* what: names the text in messages. */
+enum bl_status bl_saved_plan_parse(struct bl_saved_plan **out, const char *what, const char *text, size_t n_bytes);
+void bl_saved_plan_close(struct bl_saved_plan *);
+void bl_saved_plan_describe(const struct bl_saved_plan *, struct bl_placement_info *out); /* speeds 0: not written */
+uint32_t bl_saved_plan_device(const struct bl_saved_plan *, uint32_t i, struct bl_placement_device *out); /* the count */
+uint32_t bl_saved_plan_memory(const struct bl_saved_plan *, uint32_t i, struct bl_memory_line *out);      /* likewise */
+/* Rows of single experts take them from their layer's; state and ffn without a row are with attn. */
+uint32_t bl_saved_plan_place(const struct bl_saved_plan *, uint32_t i, struct bl_saved_place *out);       /* likewise */
+
 /* ---- measuring: what `ballast bench` reports ------------------------------------------------------------- */
 
 struct bl_token_cost {                   /* of one token at the end of n_tokens others */

@@ -136,26 +136,38 @@ static int what_if(const struct bl_command *c, const struct bl_plan_args *a,
     if (st)
         return bl_report_status(&c->report, BL_STAGE_OPEN, st);
     FILE *f = bl_out_page_begin(&page);
-    if (f)
-        bl_plan_compare_print(f, before, after);
+    const int code = f ? bl_plan_compare_print(&c->report, f, before, after) : BL_EXIT_OK;
     bl_placement_close(after);
-    return bl_out_page_end(&c->report, &page);
+    if (!code)
+        return bl_out_page_end(&c->report, &page);
+    bl_out_page_drop(&page);
+    return code;
+}
+
+static int plan_once(const struct bl_command *c, const struct bl_plan_args *a,
+                     const struct bl_plan_ask *q)
+{
+    struct bl_placement *p = NULL;
+    const enum bl_status st = bl_placement_make(&p, bl_plan_ask_model(q), &q->opt, &q->place);
+    const int code = st             ? bl_report_status(&c->report, BL_STAGE_OPEN, st)
+                     : a->what_if.n ? what_if(c, a, q, p)
+                                    : show(c, a, p);
+
+    bl_placement_close(p);
+    return code;
 }
 
 static int plan(const struct bl_command *c, const struct bl_plan_args *a,
                 const struct bl_rule_args *r, const struct bl_engine_args *e)
 {
-    struct bl_placement *p = NULL;
     struct bl_plan_ask q;
-    int code = bl_plan_ask_init(&q, c, a, r, e);
 
-    if (!code) {
-        const enum bl_status st = bl_placement_make(&p, bl_plan_ask_model(&q), &q.opt, &q.place);
-        code = st             ? bl_report_status(&c->report, BL_STAGE_OPEN, st)
-               : a->what_if.n ? what_if(c, a, &q, p)
-                              : show(c, a, p);
-    }
-    bl_placement_close(p);
+    if (a->compare.n && !a->shape && !e->model)
+        return bl_plan_compare(&c->report, NULL, a->compare.item);
+    int code = bl_plan_ask_init(&q, c, a, r, e);
+    if (!code)
+        code =
+            a->compare.n ? bl_plan_compare(&c->report, &q, a->compare.item) : plan_once(c, a, &q);
     bl_plan_ask_finish(&q);
     return code;
 }

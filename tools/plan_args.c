@@ -27,6 +27,10 @@ static const struct bl_arg plan_rows[] = {
     {"--what-if", BL_ARG_TEXTS, AT(what_if), "DEVICE.MEMBER=VALUE",
      .help = "the plan beside that with this figure of the machine, as --device-set has them: "
              "gpu0.mem=24GiB, cpu0.read=200GB/s; may be repeated"},
+    {"--compare", BL_ARG_TEXTS, AT(compare), "A B", .words = 2, .excuses = true,
+     .help =
+         "two plans side by side: files of -o as they are written, or machines, by name or file, "
+         "to plan for"},
     {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
      .help = "only where this tensor goes, and why"},
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
@@ -100,9 +104,14 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
     if (!parse_target(a->target, &a->prefill_weight))
         return bl_args_fail(
             c, "--target %s: must be decode, prefill or balance=X with X from 0 to 1", a->target);
-    if (a->what_if.n && (a->format != BL_PLAN_TABLE || a->explain || a->out || a->trace))
-        return bl_args_fail(c, "--what-if prints a table of its own, without --format, --explain, "
-                               "-o or --trace");
+    const char *own = a->what_if.n ? "--what-if" : a->compare.n ? "--compare" : NULL;
+    if (a->what_if.n && a->compare.n)
+        return bl_args_fail(c, "--what-if and --compare are two questions; ask one");
+    if (a->compare.n > 2)
+        return bl_args_fail(c, "--compare takes two plans, once");
+    if (own && (a->format != BL_PLAN_TABLE || a->explain || a->out || a->trace))
+        return bl_args_fail(
+            c, "%s prints a table of its own, without --format, --explain, -o or --trace", own);
     return BL_EXIT_OK;
 }
 

@@ -21,7 +21,7 @@ struct bl_plan_args {
     int64_t depth_tokens;
     bool shorter, fixed_ubatch; /* fixed: -ub was given */
     int format; /* enum bl_plan_format */
-    struct bl_arg_texts what_if;
+    struct bl_arg_texts what_if, compare;
 };
 struct bl_rule_args {
     struct bl_arg_texts override;
@@ -53,8 +53,10 @@ const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 
 void bl_plan_table_print(FILE *, const struct bl_placement *);
 int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
-/* of one model */
-void bl_plan_compare_print(FILE *, const struct bl_placement *before, const struct bl_placement *after);
+int bl_plan_compare_print(const struct bl_report *, FILE *, const struct bl_placement *before,
+                          const struct bl_placement *after);
+/* Two plan files, as they are written, or machines to plan for what is asked. q NULL: no model was given. */
+int bl_plan_compare(const struct bl_report *, const struct bl_plan_ask *q, const char *const item[2]);
 int bl_plan_svg_print(const struct bl_report *, FILE *, const struct bl_placement *);
 /* model: its path; NULL: none. */
 int bl_plan_flags_print(const struct bl_report *, FILE *, const struct bl_placement *, const char *model);

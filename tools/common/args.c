@@ -156,10 +156,15 @@ static bool set_int(const struct bl_command *c, const struct bl_arg *row, const 
     char *end;
     bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
 
+    if (row->word && !strcmp(text, row->word)) {
+        *out = -1;
+        return true;
+    }
     errno = 0;
     long long v = strtoll(text, &end, hex ? 16 : 10);
     if (end == text || *end || text[0] == ' ')
-        return bad(c, "%s wants a whole number, not '%s'", name, text);
+        return bad(c, "%s wants a whole number%s%s, not '%s'", name, row->word ? " or " : "",
+                   row->word ? row->word : "", text);
     if (errno || (double)v < row->min || (double)v > row->max)
         return bad(c, "%s is %s but must be from %.0f to %.0f", name, text, row->min, row->max);
     *out = v;
@@ -290,6 +295,7 @@ struct parse {
     int argc, i;
     char **argv;
     const char *given[N_INSTEAD]; /* by `instead` number: the name used */
+    bool excused;
 };
 
 static bool is_option(const struct bl_command *c, const char *word)
@@ -326,7 +332,16 @@ static bool parse_option(struct parse *p, const char *word)
     if (row->instead && *given && !has_name(row, *given, strcspn(*given, "=")))
         return bad(c, "%.*s and %s exclude each other", (int)strcspn(*given, "="), *given, name);
     *given = word;
-    return set_value(c, row, group->base, name, value);
+    p->excused = p->excused || row->excuses;
+    if (!set_value(c, row, group->base, name, value))
+        return false;
+    for (unsigned k = 1; k < row->words; k++) {
+        if (p->i + 1 >= p->argc || is_option(c, p->argv[p->i + 1]))
+            return bad(c, "%s needs %u values (%s)", name, row->words, row->value);
+        if (!set_value(c, row, group->base, name, p->argv[++p->i]))
+            return false;
+    }
+    return true;
 }
 
 /* "-p TEXT or -f FILE" for a row and those that may stand in for it. */
@@ -355,7 +370,7 @@ static bool check_required(const struct parse *p)
     for (size_t g = 0; g < c->n_groups; g++)
         for (size_t i = 0; i < c->groups[g].n_rows; i++) {
             const struct bl_arg *row = &c->groups[g].rows[i];
-            if (!row->required || p->given[row->instead])
+            if (!row->required || p->given[row->instead] || p->excused)
                 continue;
             name_alternatives(c, row, text, sizeof text);
             return bad(c, "missing %s", text);

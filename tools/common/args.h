@@ -36,6 +36,9 @@ struct bl_arg {
     double min, max;
     uint8_t instead;   /* 1 to 7: rows of one command with the same number exclude each other; 0: none */
     bool required;     /* one row of its `instead` number must be given */
+    bool excuses;      /* given: nothing is required */
+    uint8_t words;     /* of BL_ARG_TEXTS: so many follow each time; 0: one */
+    const char *word;  /* of BL_ARG_INT: this word stands for -1 */
     const char *help;  /* with unit and default */
 };
 struct bl_arg_group {
