@@ -3,8 +3,14 @@
 
 #include "cpu/cpu.h"
 #include "null/null.h"
+#include "sim/sim.h"
 
-const struct bl_backend *const bl_backends[] = {&bl_cpu_backend, &bl_null_backend, NULL};
+const struct bl_backend *const bl_backends[] = {
+    &bl_cpu_backend,
+    &bl_sim_backend,
+    &bl_null_backend,
+    NULL,
+};
 
 const struct bl_backend *bl_backend_find(const char *name)
 {

@@ -12,7 +12,10 @@
 
 #include "graph.h"
 
+#include <stdatomic.h>
+
 struct bl_device;
+struct bl_simulated;
 struct bl_stream; /* the backend's own; begins with its struct bl_device * */
 struct bl_segment;
 
@@ -25,6 +28,17 @@ struct bl_mem {
     void *impl;              /* backend's own */
 };
 struct bl_point { struct bl_stream *stream; uint32_t value; }; /* "stream reached value" */
+
+/* When a stream did a command: copy, fill, signal, wait or segment, in the order they were enqueued. */
+struct bl_lapse {
+    uint64_t begin_ns, end_ns;
+    bool host_bound;         /* simulated, and real arithmetic took longer than what it stands for */
+};
+struct bl_lapse_log {         /* lent to a stream; what does not fit is not written down */
+    struct bl_lapse *lapse;
+    uint32_t cap;
+    _Atomic uint32_t n;
+};
 
 /* One node with the addresses of its values, in the node's order; absent sources are 0. Sources of origin PARAM are 0:
  * kernels find them in the params block. A weight of EXPERTS, bias and scale too, is the address of a table of 64-bit
@@ -43,7 +57,8 @@ struct bl_device_ops {
     enum bl_status (*mem_alloc)(struct bl_device *, size_t bytes, bool host_visible, struct bl_mem *out);
     enum bl_status (*mem_import)(struct bl_device *, void *host, size_t bytes, struct bl_mem *out); /* may be NULL */
     void (*mem_free)(struct bl_mem *); /* zeroed is fine */
-    /* streams: one producer, values count up from 1 */
+    /* streams: one producer, values count up from 1. BL_ETIMEDOUT from a function that enqueues: there was no room for
+     * BL_ENQUEUE_NS, nothing was enqueued, and it may be asked again. */
     enum bl_status (*stream_open)(struct bl_device *, struct bl_stream **out);
     void (*stream_close)(struct bl_stream *);
     enum bl_status (*copy)(struct bl_stream *, const struct bl_mem *dst, size_t dst_off, const struct bl_mem *src,
@@ -54,11 +69,17 @@ struct bl_device_ops {
     bool (*poll)(struct bl_point);
     enum bl_status (*join)(struct bl_point, uint64_t timeout_ns); /* host blocks; BL_ETIMEDOUT = watchdog */
     /* compute: scratch holds scratch_bytes of its largest node, params is the device's copy of the block (args.h);
-     * both and all addresses must stay valid until segment_free. graph is borrowed during build only. */
+     * both, all addresses and the graph must stay valid until segment_free. */
     enum bl_status (*segment_build)(struct bl_device *, const struct bl_graph *, const struct bl_bound *, uint32_t n,
                                     const struct bl_mem *scratch, const struct bl_mem *params, struct bl_segment **out);
     enum bl_status (*segment_run)(struct bl_stream *, struct bl_segment *);
     void (*segment_free)(struct bl_segment *);
+    /* Watching; each may be NULL. progress: commands enqueued so far and done so far, a failed stream's too. cancel: what
+     * has not begun is skipped, waiting ends, and the stream has failed with BL_ECANCELLED. trace: into the log from the
+     * next command on, NULL: no more; only while the stream is idle. */
+    void (*progress)(const struct bl_stream *, uint32_t *enqueued, uint32_t *done);
+    void (*cancel)(struct bl_stream *);
+    void (*trace)(struct bl_stream *, struct bl_lapse_log *);
     /* Times of steps by kind; both may be NULL. op_time returns how many kinds there are. */
     void (*profile)(struct bl_device *, bool on, bool from_zero);
     uint32_t (*op_time)(const struct bl_device *, uint32_t i, struct bl_op_time *out);
@@ -85,6 +106,7 @@ struct bl_device {
     struct bl_caps caps;
 };
 
+#define BL_ENQUEUE_NS 250000000u
 enum { BL_FEW_TOKENS = 8 };  /* up to here a step waits for memory, beyond for arithmetic */
 struct bl_device_config {    /* what the plan asks of a device at open */
     uint32_t threads;        /* of steps of few tokens (BL_FEW_TOKENS); 0 = 1 */
@@ -94,6 +116,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint64_t nodes;          /* memory nodes for blocks, a bit each: one is filled alone, several by turns; 0 = any */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
+    const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
 };
 struct bl_backend {
     const char *name;                              /* "cpu" */

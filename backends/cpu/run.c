@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How threads walk through the steps of a segment. */
+#include "cpu.h"
 #include "segment.h"
 
 static bool holds(const struct bl_params *p, uint32_t off, uint32_t n, size_t item)

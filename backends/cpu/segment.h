@@ -16,6 +16,7 @@
 #include "args.h"
 #include "cpu_kernels.h"
 #include "device.h"
+#include "host_stream.h"
 #include "mem.h"
 #include "thread.h"
 
@@ -39,8 +40,7 @@ struct bl_cpu_device {
     struct bl_pool *pool;
     pthread_mutex_t turn;  /* one stream at a time runs on the pool */
     uint32_t threads, threads_prefill; /* of steps of up to BL_FEW_TOKENS tokens, of others */
-    const int *cpus;       /* [n_home] what executor threads are kept to; n_home 0: anywhere */
-    uint32_t n_home;
+    struct bl_stream_work stream_work;
     uint64_t nodes;        /* memory nodes of its blocks, 0: any */
     struct bl_cpu_profile profile; /* under turn, as the steps that it counts */
     /* [BL_CPU_DEALS][threads], few and always in use, so that they stay in the cache; under turn */
@@ -122,8 +122,6 @@ enum bl_status bl_cpu_segment_build(struct bl_device *, const struct bl_graph *,
                                     const struct bl_mem *scratch, const struct bl_mem *params,
                                     struct bl_segment **out);
 void bl_cpu_segment_free(struct bl_segment *);
-/* Called on the executor thread; returns when all steps are done. */
-enum bl_status bl_cpu_segment_execute(struct bl_segment *);
 
 /* Index of the node's kind, a new one if need be. */
 uint8_t bl_cpu_profile_kind(struct bl_cpu_profile *, const struct bl_graph *, const struct bl_node *);
