@@ -173,15 +173,12 @@ static void assume_tiles(struct bl_caps *caps)
 
 static enum bl_status choose_backend(const char *what, struct bl_machine_device *d)
 {
-    const struct bl_device_config config = {.threads = d->cores};
     d->backend = bl_backend_find(d->backend_name);
     if (!d->backend || (d->kind == BL_KIND_CPU) != !strcmp(d->backend->name, "cpu"))
         d->backend = bl_backend_find(d->kind == BL_KIND_CPU ? "cpu" : "null");
     if (!d->backend)
         return bl_fail(BL_EUNSUPPORTED, "%s: device %s: no backend of this build can plan for it",
                        what, d->id);
-    if (d->config.threads == 0)
-        d->config = config;
     if (d->caps.granule_bytes)
         return BL_OK;
     d->caps_assumed = true;

@@ -189,12 +189,15 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_plan_f
 static void choose_nodes(struct bl_plan *p, const struct bl_plan_file *f,
                          const struct bl_machine *machine, const struct bl_options *opt)
 {
+    const struct bl_machine_device *d = &machine->device[0];
     const struct bl_cpus *c = machine->cpus;
     uint64_t here = 0;
 
     for (uint32_t i = 0; c && i < c->n_nodes; i++)
         if (c->node[i].id < BL_MAX_MEMORY_NODES)
             here |= UINT64_C(1) << c->node[i].id;
+    for (uint32_t i = 0; !c && i < d->n_domains; i++)
+        here |= d->domain[i].node < BL_MAX_MEMORY_NODES ? UINT64_C(1) << d->domain[i].node : 0;
     bl_plan_choose_nodes(p, machine, opt);
     if (!opt->no_bind && f->settings.nodes && (f->settings.nodes & ~here) == 0)
         p->nodes = f->settings.nodes;

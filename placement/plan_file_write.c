@@ -209,8 +209,10 @@ static enum bl_status describe_places(struct bl_plan_file *f, const struct bl_pl
 /* ---- the whole ------------------------------------------------------------------------------ */
 
 static void settle(struct bl_plan_file_settings *s, const struct bl_plan *p,
-                   const struct bl_model *m, const struct bl_device_config *host)
+                   const struct bl_model *m, const struct bl_machine_device *d)
 {
+    const struct bl_device_config *host = &d->config;
+
     s->ctx_tokens = (uint32_t)p->ctx_tokens;
     s->batch_tokens = p->batch_tokens;
     s->ubatch_tokens = p->ubatch_tokens;
@@ -218,7 +220,9 @@ static void settle(struct bl_plan_file_settings *s, const struct bl_plan *p,
     s->max_sessions = p->max_sessions;
     s->rewind_tokens = m->opt.slack_tokens;
     s->threads = p->threads ? p->threads : host->threads;
-    s->threads_prefill = host->threads_prefill ? host->threads_prefill : s->threads;
+    s->threads_prefill = host->threads_prefill      ? host->threads_prefill
+                         : d->described && d->cores ? d->cores /* as predicted with */
+                                                    : s->threads;
     s->mmap = p->mmap;
     s->nodes = p->nodes;
     snprintf(s->type_k, sizeof s->type_k, "%s", bl_dtypes[m->opt.type_k].name);
@@ -234,7 +238,7 @@ enum bl_status bl_plan_file_make(struct bl_plan_file *out, const struct bl_plan 
     struct bl_plan_file f = {.what = "plan", .settings = *settings};
 
     bl_plan_file_describe(&f.model, m);
-    settle(&f.settings, p, m, &machine->device[0].config);
+    settle(&f.settings, p, m, &machine->device[0]);
     enum bl_status st = describe_machine(&f, machine);
     if (!st)
         st = describe_places(&f, p, m);
