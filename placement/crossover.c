@@ -12,6 +12,7 @@
 struct crossover {
     const struct bl_plan *plan;
     const struct bl_graph *graph;
+    uint32_t n_experts; /* of a layer */
     const struct bl_pricing *host, *card;
     uint16_t device;
     double link_bps;
@@ -34,6 +35,12 @@ static bool is_asked(const struct crossover *x, const struct bl_node *n)
            bl_plan_device(x->plan, n->layer, BL_PART_ATTN) == x->device;
 }
 
+/* Some of a layer's experts may be on cards for good. */
+static double share_in_ram(const struct crossover *x, const struct bl_node *n)
+{
+    return (double)bl_plan_experts_on(x->plan, (uint32_t)n->layer, x->n_experts, 0) / x->n_experts;
+}
+
 /* Of a step of so many tokens; false: there are no such experts. */
 static bool sending_gains(const struct crossover *x, uint32_t n_tok)
 {
@@ -44,6 +51,7 @@ static bool sending_gains(const struct crossover *x, uint32_t n_tok)
         if (!is_asked(x, &x->graph->nodes[i]))
             continue;
         bl_work_count(&w, x->graph, &x->graph->nodes[i], n_tok, 0);
+        bl_work_share(&w, share_in_ram(x, &x->graph->nodes[i]));
         there += bl_work_ns(x->host, &w);
         sent += bl_stream_ns(x->card, &w, x->link_bps, x->measured);
     }
@@ -91,6 +99,7 @@ enum bl_status bl_find_crossovers(struct bl_choice *c, const struct bl_model *m,
         bl_pricing_init(&card, &machine->device[d], m, &c->plan, table);
         const struct crossover x = {.plan = &c->plan,
                                     .graph = &g,
+                                    .n_experts = m->hp.n_expert,
                                     .host = &host,
                                     .card = &card,
                                     .device = d,

@@ -59,6 +59,8 @@ uint64_t bl_device_budget(const struct bl_machine_device *, uint64_t reserve_byt
 /* A plan's speed by simulation, with what is left open; stream_from_tok: as in bl_choice, chosen for the plan. */
 enum bl_status bl_plan_speed(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                              const struct bl_search_options *);
+/* Whether layers are on the card whose experts are in RAM. */
+bool bl_plan_sends_to(const struct bl_plan *, const struct bl_model *, uint16_t card);
 /* Less is better: nanoseconds per token of decode and prefill, weighed as the options say. */
 double bl_plan_score(double decode_ns, double prefill_ns, double prefill_weight);
 

@@ -204,11 +204,11 @@ enum bl_status bl_explain(struct bl_choice *c, const struct bl_costs *k, const s
     return BL_OK;
 }
 
-static bool sends_to(const struct bl_choice *c, uint16_t d)
+bool bl_plan_sends_to(const struct bl_plan *p, const struct bl_model *m, uint16_t d)
 {
-    for (uint32_t l = 0; l < c->plan.n_layers; l++)
-        if (bl_plan_device(&c->plan, (int)l, BL_PART_ATTN) == d &&
-            bl_plan_device(&c->plan, (int)l, BL_PART_EXPERTS) == 0)
+    for (uint32_t l = 0; d && l < p->n_layers; l++)
+        if (m->layer[l].moe && bl_plan_device(p, (int)l, BL_PART_ATTN) == d &&
+            bl_plan_device(p, (int)l, BL_PART_EXPERTS) == 0)
             return true;
     return false;
 }
@@ -216,11 +216,11 @@ static bool sends_to(const struct bl_choice *c, uint16_t d)
 enum bl_status bl_explain_sending(struct bl_choice *c, const struct bl_model *m,
                                   const struct bl_machine *machine)
 {
-    for (uint16_t d = 1; m->hp.n_expert && c->n_reasons && d < machine->n_devices; d++) {
+    for (uint16_t d = 1; c->n_reasons && d < machine->n_devices; d++) {
         const struct bl_reason about = {
             .first = -1, .last = -1, .device = d, .part = BL_PART_EXPERTS};
         const char *id = machine->device[d].id;
-        if (!sends_to(c, d))
+        if (!bl_plan_sends_to(&c->plan, m, d))
             continue;
         if (c->sent_from_tok[d])
             BL_TRY(bl_add_reason(c, &about,
