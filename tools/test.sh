@@ -45,6 +45,10 @@ need clang-format clang-format
 need strace strace
 need qemu-x86_64 qemu-user
 need git git
+# Vulkan, and a driver of it that computes on the CPU.
+need glslangValidator glslang-tools
+need_lib vulkan libvulkan-dev
+[ -e /usr/share/vulkan/icd.d ] || need_packages mesa-vulkan-drivers
 need_install
 
 # The build for 64-bit Arm wants libraries of a second architecture. Adding one changes how apt sees the whole machine:

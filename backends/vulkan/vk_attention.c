@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* ATTENTION and ATTENTION_GROUPS. */
+#include "vk_ops.h"
+
+enum { Q, K, V, SINKS, ROWS, CHOSEN };                        /* sources */
+enum { LEAST_SPLIT = 256, MOST_SPLITS = 32, MOST_DV = 1024 }; /* rows; attention.comp */
+
+static bool holds_kv(uint8_t type)
+{
+    return type == BL_F32 || type == BL_F16 || type == BL_BF16 || type == BL_Q8_0 ||
+           type == BL_Q4_0;
+}
+
+static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n);
+    const struct bl_value *k = &g->vals[bl_node_src(g, n, K)], *v = &g->vals[bl_node_src(g, n, V)];
+    return holds_kv(k->type) && holds_kv(v->type) && at->dv <= MOST_DV &&
+           bl_dtype_row_bytes(k->type, at->dk) && bl_dtype_row_bytes(v->type, at->dv);
+}
+
+/* Few tokens leave most of a device idle unless what they see is divided too. */
+static uint32_t n_splits(const struct bl_graph *g, const struct bl_node *n)
+{
+    const uint32_t rows = g->vals[bl_node_src(g, n, K)].ne[1];
+    const uint32_t splits = (rows + LEAST_SPLIT - 1) / LEAST_SPLIT;
+    if (g->vals[bl_node_src(g, n, Q)].ne[1] > BL_FEW_TOKENS || splits < 2)
+        return 1;
+    return splits < MOST_SPLITS ? splits : MOST_SPLITS;
+}
+
+static uint64_t attention_scratch(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n);
+    const uint32_t splits = n_splits(g, n);
+    if (splits == 1)
+        return 0;
+    return (uint64_t)g->vals[bl_node_src(g, n, Q)].ne[1] * at->n_head * splits * (at->dv + 2) *
+           sizeof(float);
+}
+
+static void add_groups(struct bl_vk_builder *b, struct bl_vk_args *a)
+{
+    if (b->node->op != BL_OP_ATTENTION_GROUPS)
+        return;
+    a->a[4] = bl_vk_reads(b, ROWS);
+    a->n[9] = bl_vk_src(b, ROWS)->ne[1];
+    a->n[10] = ((const struct bl_groups_attr *)bl_vk_attr(b))->group;
+    if (!bl_node_src(b->graph, b->node, CHOSEN))
+        return;
+    a->a[5] = bl_vk_reads(b, CHOSEN);
+    a->n[11] = bl_vk_src(b, CHOSEN)->ne[0];
+}
+
+static void merge(struct bl_vk_builder *b, uint32_t splits)
+{
+    const struct bl_attention_attr *at = bl_vk_attr(b);
+    struct bl_vk_call c = {.kernel = "attention_merge", .type = BL_VK_NO_TYPE};
+
+    c.args =
+        (struct bl_vk_args){.a = {bl_vk_scratch(b, 0, attention_scratch(b->graph, b->node), false),
+                                  bl_vk_weight(b, SINKS), bl_vk_writes(b, 0), b->params},
+                            .n = {at->n_head, at->dv, splits}};
+    c.groups[0] = at->n_head;
+    c.groups[1] = bl_vk_src(b, Q)->ne[1];
+    bl_vk_emit(b, &c);
+}
+
+static void attention_emit(struct bl_vk_builder *b)
+{
+    const struct bl_attention_attr *at = bl_vk_attr(b); /* ATTENTION_GROUPS begins with it */
+    const struct bl_value *k = bl_vk_src(b, K), *v = bl_vk_src(b, V);
+    const uint32_t splits = n_splits(b->graph, b->node);
+    struct bl_vk_call c = {
+        .kernel = "attention", .type = BL_VK_NO_TYPE, .spec = {k->type, v->type, splits}};
+
+    c.args = (struct bl_vk_args){
+        .a = {bl_vk_reads(b, Q), bl_vk_reads(b, K), bl_vk_reads(b, V), bl_vk_weight(b, SINKS)},
+        .n = {at->n_head, at->n_head_kv, at->dk, at->dv, at->window, bl_vk_float(at->scale),
+              k->ne[1], (uint32_t)bl_dtype_row_bytes(k->type, k->ne[0]),
+              (uint32_t)bl_dtype_row_bytes(v->type, v->ne[0])}};
+    add_groups(b, &c.args);
+    c.args.a[7] = b->params;
+    if (splits > 1)
+        c.args.a[8] = bl_vk_scratch(b, 0, attention_scratch(b->graph, b->node), true);
+    else
+        c.args.a[6] = bl_vk_writes(b, 0);
+    c.groups[0] = at->n_head;
+    c.groups[1] = bl_vk_src(b, Q)->ne[1];
+    c.groups[2] = splits;
+    bl_vk_emit(b, &c);
+    if (splits > 1)
+        merge(b, splits);
+}
+
+const struct bl_vk_op bl_vk_attention = {attention_supports, attention_scratch, attention_emit};

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/* vk_ops.h — how nodes become dispatches; private to backends/vulkan.
+ *
+ * Purpose   every op has a row: whether the device can run the node, what scratch that takes, and the calls it is made of.
+ *           The builder puts a barrier before a call only where it would meet bytes of an earlier one.
+ * Ownership none: addresses are borrowed.
+ * Units     bytes.
+ * Errors    emit reports through the builder, which keeps the first failure.
+ * Threads   building: one.
+ */
+#ifndef BL_VK_OPS_H
+#define BL_VK_OPS_H
+
+#include "vk_device.h"
+
+/* As shaders/vulkan/bl.glsl has them. */
+enum { BL_VK_ADDRS = 10, BL_VK_NUMS = 12 };
+struct bl_vk_args {
+    uint64_t a[BL_VK_ADDRS];
+    uint32_t n[BL_VK_NUMS];
+};
+static inline uint32_t bl_vk_float(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+enum { BL_VK_RANGES = 256 };
+struct bl_vk_range { uint64_t first, end; bool written; };
+struct bl_vk_builder {
+    struct bl_vk_device *dev;
+    const struct bl_graph *graph;
+    const struct bl_node *node;
+    const struct bl_bound *bound;
+    uint64_t params, scratch, scratch_bytes;
+    VkCommandBuffer cmd;
+    struct bl_vk_range range[BL_VK_RANGES]; /* met since the last barrier */
+    uint32_t n_ranges, n_earlier;           /* of them by earlier calls than the one in hand */
+    bool barrier;                           /* one is due before the next call */
+    enum bl_status status;
+};
+
+const struct bl_value *bl_vk_src(const struct bl_vk_builder *, unsigned i);
+const void *bl_vk_attr(const struct bl_vk_builder *);
+/* Addresses; of an absent source 0. reads and writes declare the whole value, scratch what a call touches of it. */
+uint64_t bl_vk_weight(struct bl_vk_builder *, unsigned src);
+uint64_t bl_vk_reads(struct bl_vk_builder *, unsigned src);
+uint64_t bl_vk_writes(struct bl_vk_builder *, unsigned dst);
+uint64_t bl_vk_scratch(struct bl_vk_builder *, uint64_t off, uint64_t bytes, bool write);
+
+struct bl_vk_call {
+    const char *kernel;
+    int type;                               /* of its weights, or BL_VK_NO_TYPE */
+    uint32_t spec[BL_VK_SPECS];
+    struct bl_vk_args args;
+    uint32_t groups[3];                     /* 0 counts as 1 */
+};
+void bl_vk_emit(struct bl_vk_builder *, const struct bl_vk_call *);
+static inline uint32_t bl_vk_groups(uint64_t n, uint32_t each)
+{
+    return (uint32_t)((n + each - 1) / each);
+}
+/* Rows of a matrix that a work group of dot.glsl takes, at the least. */
+uint32_t bl_vk_dot_rows(const struct bl_vk_device *);
+
+struct bl_vk_op {
+    bool (*supports)(const struct bl_graph *, const struct bl_node *);     /* NULL: always */
+    uint64_t (*scratch)(const struct bl_graph *, const struct bl_node *);  /* NULL: none */
+    void (*emit)(struct bl_vk_builder *);                                  /* NULL: the op is not known here */
+};
+const struct bl_vk_op *bl_vk_op_of(const struct bl_node *);
+extern const struct bl_vk_op bl_vk_matmul, bl_vk_matmul_heads, bl_vk_attention, bl_vk_route, bl_vk_experts;
+
+bool bl_vk_supports(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
+uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* vulkan_rig.h — engines of which some or all layers are on Vulkan devices.
+ *
+ *     if (!vulkan_here()) skip();
+ *     vulkan_open(&engine, path, &opt, 2, place, arg);
+ *
+ * Purpose   device 0 is this CPU, the others are Vulkan devices, one physical device several times if there are fewer.
+ * Ownership as bl_open.
+ * Units     none.
+ * Errors    as bl_open.
+ * Threads   one.
+ */
+#ifndef BL_TEST_VULKAN_RIG_H
+#define BL_TEST_VULKAN_RIG_H
+
+#include "backends.h"
+#include "engine.h"
+#include "mem.h"
+#include "planner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline const struct bl_backend *vulkan_backend(void)
+{
+    return bl_backend_find("vulkan");
+}
+
+/* Of devices that can be used; the first is taken for all. */
+static inline bool vulkan_here(void)
+{
+    const struct bl_backend *b = vulkan_backend();
+    const struct bl_device_config config = {.threads = 1};
+    struct bl_caps caps;
+
+    if (!b)
+        printf("skipped: this build has no Vulkan backend\n");
+    else if (b->caps(0, &config, &caps))
+        printf("skipped: %s\n", bl_error());
+    else
+        return true;
+    return false;
+}
+
+static inline enum bl_status vulkan_devices(struct bl_machine *m, uint32_t n)
+{
+    struct bl_machine_device *d = realloc(m->device, (n + 1) * sizeof *d);
+
+    if (!d)
+        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n);
+    m->device = d;
+    m->n_devices = n + 1;
+    for (uint32_t i = 1; i <= n; i++) {
+        d[i] = d[0];
+        snprintf(d[i].id, sizeof d[i].id, "vulkan%u", i - 1);
+        d[i].backend = vulkan_backend();
+        d[i].kind = BL_KIND_GPU;
+        BL_TRY(d[i].backend->caps(0, &d[i].config, &d[i].caps));
+    }
+    return BL_OK;
+}
+
+typedef enum bl_status vulkan_place_fn(struct bl_plan *, const struct bl_model *, uint32_t n_devices, void *arg);
+
+static inline enum bl_status vulkan_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
+                                          uint32_t n, vulkan_place_fn *place, void *arg)
+{
+    struct bl_model_options mo;
+
+    BL_TRY(bl_model_choose(&mo, opt));
+    BL_TRY(bl_gguf_open(&p->gguf, path));
+    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
+    BL_TRY(vulkan_devices(&p->machine, n));
+    BL_TRY(place(&p->plan, p->model, n + 1, arg));
+    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
+    p->device = bl_calloc(n + 1, sizeof *p->device);
+    if (!p->device)
+        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n);
+    for (uint16_t d = 0; d <= n; d++)
+        if (d == 0 || bl_plan_uses(&p->plan, d))
+            BL_TRY(p->machine.device[d].backend->open(0, &p->machine.device[d].config, &p->device[d]));
+    return BL_OK;
+}
+
+static inline enum bl_status vulkan_open(struct bl_engine **out, const char *path, const struct bl_options *opt, uint32_t n,
+                                         vulkan_place_fn *place, void *arg)
+{
+    struct bl_engine_parts p = {0};
+    const enum bl_status st = vulkan_parts(&p, path, opt, n, place, arg);
+
+    if (st) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
+}
+
+#endif
