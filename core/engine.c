@@ -100,6 +100,7 @@ void bl_engine_parts_finish(struct bl_engine_parts *p)
             p->device[d]->ops->close(p->device[d]);
     free(p->device);
     bl_plan_finish(&p->plan);
+    bl_expert_stats_finish(&p->experts);
     bl_machine_finish(&p->machine);
     bl_vocab_close(p->vocab);
     bl_model_close(p->model);
@@ -140,6 +141,7 @@ void bl_close(struct bl_engine *e)
     free_mem(&e->params);
     free_mem(&e->output);
     free_blocks(e);
+    bl_residency_close(&e->residency);
     bl_weights_finish(&e->weights);
     free(e->blocks);
     free(e->place);
@@ -181,6 +183,10 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
     if (!st)
         st = bl_weights_load(&e->weights, e->parts.model, &e->parts.plan, e->blocks,
                              e->parts.device, e->parts.machine.n_devices, opt);
+    if (!st)
+        st = bl_residency_open(&e->residency, e->parts.model, &e->parts.plan, e->blocks,
+                               &e->weights, e->parts.device, e->parts.machine.n_devices,
+                               e->parts.experts.uses ? &e->parts.experts : NULL);
     if (st) {
         bl_close(e);
         return st;

@@ -10,6 +10,7 @@
 #ifndef BL_ENGINE_H
 #define BL_ENGINE_H
 
+#include "residency.h"
 #include "sched.h"
 #include "weights.h"
 
@@ -19,6 +20,7 @@ struct bl_engine_parts {         /* handed over to the engine, on failure as wel
     struct bl_vocab *vocab;      /* NULL: none */
     struct bl_machine machine;
     struct bl_plan plan;         /* with its ledger planned */
+    struct bl_expert_stats experts; /* what is known of their use; zeroed: nothing */
     struct bl_device **device;   /* [n_devices], malloc'ed; NULL where not used */
 };
 void bl_engine_parts_finish(struct bl_engine_parts *); /* zeroed or half-filled is fine */
@@ -35,6 +37,7 @@ struct bl_engine {
     struct bl_mem *state_mem;        /* [n_devices] */
     uint64_t *state_addr;            /* [n_states] */
     struct bl_weights weights;
+    struct bl_residency residency;
     struct bl_mem params, output;    /* on the host */
     struct bl_sched sched;
     struct bl_kept_program kept[BL_PROGRAM_CAP];

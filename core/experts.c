@@ -228,7 +228,7 @@ bool bl_experts_next(struct bl_experts *x, struct bl_expert_move *out)
         return false;
     for (uint32_t i = 0; i < x->n_sets; i++) {
         const uint32_t set = (x->turn + i) % x->n_sets;
-        if (!next_of(x, set, out))
+        if (x->set[set].held || !next_of(x, set, out))
             continue;
         leave(x, out);
         x->turn = (set + 1) % x->n_sets;

@@ -45,6 +45,7 @@ void bl_expert_stats_order(const struct bl_expert_stats *, uint32_t layer, uint3
 struct bl_expert_set {           /* a layer's slots on a device */
     uint32_t layer, n;
     uint16_t device;
+    bool held;                   /* may not choose for now */
     uint32_t *expert;            /* [n] what sits there or is on its way; BL_NO_EXPERT: nothing */
     bool *coming;                /* [n] not to be used yet */
 };
@@ -70,7 +71,7 @@ enum bl_status bl_experts_add_set(struct bl_experts *, uint32_t layer, uint16_t 
 /* Notes who was chosen in a step: ids [n_tok * n_used], those of a token side by side. All layers of a step, then end. */
 void bl_experts_note(struct bl_experts *, uint32_t layer, const int32_t *ids, uint32_t n_tok, uint32_t n_used);
 void bl_experts_end_step(struct bl_experts *, uint32_t n_tok);
-/* The next move; false: everything is where the policy wants it. From now on `in` is on its way: arrived ends that. */
+/* The next move; false: everything that is not held is where the policy wants it. From now on `in` is on its way: arrived ends that. */
 bool bl_experts_next(struct bl_experts *, struct bl_expert_move *out);
 void bl_experts_arrived(struct bl_experts *, const struct bl_expert_move *);
 /* The expert sits there, ready for use. */

@@ -9,7 +9,7 @@ const char *bl_purpose_name(enum bl_purpose p)
 {
     static const char *const name[BL_N_PURPOSES] = {"weights", "state",  "ring slack", "compute",
                                                     "params",  "output", "host",       "driver",
-                                                    "staging", "draft"};
+                                                    "staging", "draft",  "slots"};
     assert((unsigned)p < BL_N_PURPOSES);
     return name[p];
 }

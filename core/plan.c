@@ -22,6 +22,7 @@ void bl_plan_finish(struct bl_plan *p)
 {
     free(p->slot);
     free(p->range);
+    free(p->slots);
     bl_ledger_finish(&p->ledger);
     *p = (struct bl_plan){0};
 }
@@ -34,6 +35,9 @@ bool bl_plan_uses(const struct bl_plan *p, uint16_t device)
             return true;
     for (uint32_t i = 0; i < p->n_ranges; i++)
         if (p->range[i].device == device || (device == 0 && p->range[i].device != p->slot[0]))
+            return true;
+    for (uint32_t i = 0; bl_plan_has_slots(p) && i < p->n_slot_sets; i++)
+        if (p->slots[i].device == device || device == 0)
             return true;
     return false;
 }
@@ -62,6 +66,32 @@ static enum bl_status check_ranges(const struct bl_plan *p, const struct bl_mode
     return BL_OK;
 }
 
+static enum bl_status check_slots(const struct bl_plan *p, const struct bl_model *m,
+                                  const struct bl_machine *machine)
+{
+    for (uint32_t i = 0; i < p->n_slot_sets; i++) {
+        const struct bl_slot_set *s = &p->slots[i];
+        if (s->layer >= p->n_layers || !m->layer[s->layer].moe)
+            return bl_fail(BL_EINVAL, "plan: %u slots for experts of layer %u, which has none",
+                           s->n, s->layer);
+        if (!s->device || s->device >= machine->n_devices)
+            return bl_fail(BL_EINVAL,
+                           "plan: layer %u has slots on device %u; must be one of 1 to %u, since "
+                           "they are fed from device 0",
+                           s->layer, s->device, machine->n_devices - 1);
+        const uint32_t most = bl_plan_experts_on(p, s->layer, m->hp.n_expert, 0);
+        if (!s->n || s->n > most)
+            return bl_fail(BL_EINVAL,
+                           "plan: layer %u has %u slots on %s; must be 1 to %u, the experts that "
+                           "are on %s",
+                           s->layer, s->n, machine->device[s->device].id, most,
+                           machine->device[0].id);
+    }
+    return p->expert_policy < BL_N_EXPERT_POLICIES
+               ? BL_OK
+               : bl_fail(BL_EINVAL, "plan: %u is no policy for slots", p->expert_policy);
+}
+
 enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
                              const struct bl_machine *machine)
 {
@@ -74,7 +104,8 @@ enum bl_status bl_plan_check(const struct bl_plan *p, const struct bl_model *m,
                 return bl_fail(BL_EINVAL, "plan: layer %u %s is on device %u, the machine has %u",
                                l, bl_part_name(part), p->slot[l * BL_N_PARTS + part],
                                machine->n_devices);
-    return check_ranges(p, m, machine);
+    BL_TRY(check_ranges(p, m, machine));
+    return check_slots(p, m, machine);
 }
 
 /* ---- buckets ---- */
@@ -241,9 +272,11 @@ static void size_weights(const struct sizing *z, uint16_t d, uint64_t *off)
     for (uint32_t i = 0; i < z->model->n_weights; i++) {
         const struct bl_weight *w = &z->model->weight[i];
         const uint32_t n = bl_weight_n_experts(w);
-        if (n && bl_plan_experts_on(z->plan, (uint32_t)w->layer, n, d))
+        if (n && (bl_plan_experts_on(z->plan, (uint32_t)w->layer, n, d) ||
+                  bl_plan_slots_on(z->plan, (uint32_t)w->layer, d)))
             b->tables += sizeof(uint64_t) * n;
     }
+    b->slots = bl_plan_slot_offsets(z->plan, z->model, d, off);
 }
 
 static uint64_t granted(const struct sizing *z, uint16_t d, uint64_t bytes)
@@ -270,6 +303,8 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
 {
     const struct bl_block_bytes *b = &z->blocks[d];
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_WEIGHTS, granted(z, d, b->weights) + b->mapped));
+    if (b->slots)
+        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_SLOTS, granted(z, d, b->slots)));
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STATE, granted(z, d, b->state) - b->slack));
     if (b->slack)
         BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_SLACK, b->slack));
@@ -285,7 +320,8 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
         bl_ledger_plan(&p->ledger, 0, BL_MEM_OUTPUT, granted(z, 0, bl_output_bytes(p, z->model))));
     return bl_ledger_plan(&p->ledger, 0, BL_MEM_HOST,
                           bl_gguf_heap_bytes(z->model->gguf) + bl_vocab_plan_bytes(z->model->gguf) +
-                              BL_PROGRAM_CAP * z->program_heap);
+                              BL_PROGRAM_CAP * z->program_heap +
+                              bl_plan_expert_notes_bytes(p, z->model));
 }
 
 enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,
@@ -351,6 +387,24 @@ static void print_ranges(const struct bl_plan *p, const struct bl_machine *machi
     }
 }
 
+/* Layers with as many on the same device in one line. */
+static void print_slots(const struct bl_plan *p, const struct bl_machine *machine,
+                        void (*line)(void *, const char *), void *arg)
+{
+    char text[256];
+
+    for (uint32_t i = 0, next; i < p->n_slot_sets; i = next) {
+        const struct bl_slot_set *s = &p->slots[i];
+        for (next = i + 1; next < p->n_slot_sets && p->slots[next].n == s->n &&
+                           p->slots[next].device == s->device;)
+            next++;
+        snprintf(text, sizeof text, "layers %u-%u  %u slots for experts on %s, %s", s->layer,
+                 p->slots[next - 1].layer, s->n, machine->device[s->device].id,
+                 bl_expert_policy_name((enum bl_expert_policy)p->expert_policy));
+        line(arg, text);
+    }
+}
+
 void bl_plan_print(const struct bl_plan *p, const struct bl_model *m,
                    const struct bl_machine *machine, void (*line)(void *arg, const char *text),
                    void *arg)
@@ -368,6 +422,7 @@ void bl_plan_print(const struct bl_plan *p, const struct bl_model *m,
             first = l;
         }
     print_ranges(p, machine, line, arg);
+    print_slots(p, machine, line, arg);
     snprintf(text, sizeof text, "embed %s  head %s",
              machine->device[bl_plan_device(p, -1, BL_PART_EMBED)].id,
              machine->device[bl_plan_device(p, -1, BL_PART_HEAD)].id);

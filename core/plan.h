@@ -11,18 +11,31 @@
 #ifndef BL_PLAN_H
 #define BL_PLAN_H
 
+#include "experts.h"
 #include "ledger.h"
 #include "machine.h"
 #include "model.h"
 
 /* Experts [first, first + n) of a layer, which live elsewhere than its slot of BL_PART_EXPERTS says. */
 struct bl_expert_range { uint32_t layer, first, n; uint16_t device; };
+/* Slots of a device for experts of a layer that live on the host; which of them sit there is decided while running
+ * (experts.h). */
+struct bl_slot_set {
+    uint32_t layer, n;
+    uint16_t device;
+    double hit;                  /* share of the layer's uses expected there; 0: not known */
+};
 
 struct bl_plan {
     uint32_t n_layers;
     uint16_t *slot;              /* device of [n_layers + 1][BL_N_PARTS]; the last row: embed and head */
     struct bl_expert_range *range; /* [n_ranges] by layer, then first; none overlap */
     uint32_t n_ranges;
+    struct bl_slot_set *slots;   /* [n_slot_sets] by layer, then device */
+    uint32_t n_slot_sets;
+    uint8_t expert_policy;       /* enum bl_expert_policy; off: as if there were no slots */
+    bool count_experts;          /* uses are counted even where there are no slots */
+    uint64_t move_bytes;         /* at most, into a device's slots between two steps, but one expert always; 0: any */
     uint64_t ctx_tokens;
     uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;
     bool mmap;                   /* weights used where the file is mapped, on devices that can */
@@ -44,8 +57,20 @@ uint16_t bl_plan_expert_device(const struct bl_plan *, uint32_t layer, uint32_t 
 struct bl_expert_range bl_plan_expert_run(const struct bl_plan *, uint32_t layer, uint32_t expert, uint32_t n_experts);
 /* Of a layer's n_experts, how many are on a device. */
 uint32_t bl_plan_experts_on(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint16_t device);
-/* The devices that hold any of them, in order: which is the k-th; BL_NO_DEVICE: there are no more. */
+/* The devices that hold any of them or have slots for them, in order: which is the k-th; BL_NO_DEVICE: there are no
+ * more. */
 uint16_t bl_plan_expert_holder(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint32_t k);
+/* BL_EINVAL: no such layer, no slots, or there are some already. */
+enum bl_status bl_plan_add_slots(struct bl_plan *, uint32_t layer, uint16_t device, uint32_t n);
+uint32_t bl_plan_slots_on(const struct bl_plan *, uint32_t layer, uint16_t device); /* 0 where the policy is off */
+static inline bool bl_plan_has_slots(const struct bl_plan *p)
+{
+    return p->n_slot_sets && p->expert_policy != BL_EXPERTS_OFF;
+}
+static inline bool bl_plan_notes_experts(const struct bl_plan *p)
+{
+    return p->count_experts || bl_plan_has_slots(p);
+}
 bool bl_plan_uses(const struct bl_plan *, uint16_t device);
 enum bl_status bl_plan_check(const struct bl_plan *, const struct bl_model *, const struct bl_machine *);
 void bl_plan_print(const struct bl_plan *, const struct bl_model *, const struct bl_machine *,
@@ -62,6 +87,7 @@ struct bl_block_bytes {
     uint64_t weights;  /* read into one block, of experts those of the device; 0 where the file is used as mapped */
     uint64_t mapped;   /* bytes of mapped files */
     uint64_t tables;   /* addresses of experts */
+    uint64_t slots;    /* for experts that come and go */
     uint64_t state;    /* with its slack */
     uint64_t slack;
     uint64_t compute;  /* activations, then kernel scratch */
@@ -81,10 +107,14 @@ void bl_plan_tensor_bytes(const struct bl_plan *, const struct bl_model *, uint1
 /* Offsets inside the blocks: of each tensor (UINT64_MAX: nothing of it is there), whose experts lie one after the other,
  * and of each state. */
 uint64_t bl_plan_tensor_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
+/* The same inside the block of slots, for tensors that have some there: a layer's slots lie one after the other. */
+uint64_t bl_plan_slot_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
 uint64_t bl_plan_state_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
 /* blocks: [n_devices], filled. */
 enum bl_status bl_plan_memory(struct bl_plan *, const struct bl_model *, const struct bl_machine *,
                               struct bl_block_bytes *blocks);
+/* What the engine keeps on the host to note who was chosen and who sits where; 0: nothing is noted. */
+uint64_t bl_plan_expert_notes_bytes(const struct bl_plan *, const struct bl_model *);
 enum { BL_PROGRAM_CAP = 16 }; /* programs kept by an engine */
 
 #endif

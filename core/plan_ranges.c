@@ -110,7 +110,7 @@ uint32_t bl_plan_experts_on(const struct bl_plan *p, uint32_t layer, uint32_t n_
     return bl_plan_device(p, (int)layer, BL_PART_EXPERTS) == device ? on + left : on;
 }
 
-/* A device that the ranges and the slot name is never beyond the largest of them. */
+/* A device that ranges, slots and the layer's place name is never beyond the largest of them. */
 uint16_t bl_plan_expert_holder(const struct bl_plan *p, uint32_t layer, uint32_t n_experts,
                                uint32_t k)
 {
@@ -118,8 +118,12 @@ uint16_t bl_plan_expert_holder(const struct bl_plan *p, uint32_t layer, uint32_t
 
     for (uint32_t i = find(p, layer, 0); i < p->n_ranges && p->range[i].layer == layer; i++)
         last = p->range[i].device > last ? p->range[i].device : last;
+    for (uint32_t i = 0; i < p->n_slot_sets; i++)
+        last = p->slots[i].device > last ? p->slots[i].device : last;
     for (uint32_t d = 0; d <= last; d++)
-        if (bl_plan_experts_on(p, layer, n_experts, (uint16_t)d) && !k--)
+        if ((bl_plan_experts_on(p, layer, n_experts, (uint16_t)d) ||
+             bl_plan_slots_on(p, layer, (uint16_t)d)) &&
+            !k--)
             return (uint16_t)d;
     return BL_NO_DEVICE;
 }

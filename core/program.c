@@ -55,7 +55,7 @@ static enum bl_status divide(struct bl_expert_parts **out, const struct bl_model
 {
     const uint32_t n_experts = m->hp.n_expert;
 
-    if (!plan->n_ranges)
+    if (!plan->n_ranges && !bl_plan_has_slots(plan))
         return BL_OK;
     struct bl_expert_parts *parts = bl_calloc(m->hp.n_layer, sizeof *parts);
     if (!(*out = parts))
@@ -98,6 +98,29 @@ static enum bl_status assign(struct bl_program *p, const struct bl_plan *plan,
         p->node_device[i] = d;
         p->used[d] = true;
     }
+    return BL_OK;
+}
+
+/* ---- what stays on the host, so that it can be counted who was chosen ---- */
+
+static bl_val ids_of(const struct bl_graph *g, const struct bl_node *n)
+{
+    return n->op == BL_OP_EXPERTS ? bl_node_src(g, n, 1) : 0;
+}
+
+static enum bl_status keep_routes(struct bl_program *p, const struct bl_plan *plan)
+{
+    const struct bl_graph *g = &p->graph;
+
+    if (!bl_plan_notes_experts(plan))
+        return BL_OK;
+    p->route = bl_calloc((size_t)plan->n_layers + 1, sizeof *p->route);
+    if (!p->route)
+        return bl_fail(BL_ENOMEM, "out of memory for the routes of %u layers", plan->n_layers);
+    p->n_layers = plan->n_layers;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].op == BL_OP_EXPERTS)
+            p->route[g->nodes[i].layer] = ids_of(g, &g->nodes[i]);
     return BL_OK;
 }
 
@@ -197,6 +220,8 @@ static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i
         BL_TRY(bring(p, w, v, d));
         BL_TRY(order_after(p, w, v, d, d));
     }
+    if (p->route && ids_of(g, n))
+        BL_TRY(bring(p, w, ids_of(g, n), 0));
     for (unsigned k = 0; k < n->n_dst; k++) {
         w->home[n->dst[k]] = d;
         written(p, w, n->dst[k], d, d);
@@ -349,6 +374,8 @@ static void last_uses(const struct bl_program *p, uint32_t *last)
     }
     for (uint32_t d = 0; d < p->n_devices; d++)
         last[(size_t)g->result * p->n_devices + d] = UINT32_MAX;
+    for (uint32_t l = 0; p->route && l < p->n_layers; l++)
+        last[(size_t)p->route[l] * p->n_devices] = UINT32_MAX;
 }
 
 /* from: see place. */
@@ -448,7 +475,7 @@ enum bl_status bl_program_lower(struct bl_program *out, const struct bl_model *m
     p.graph.parts = NULL;
     free(parts);
     if (st || (st = allocate(&p, machine->n_devices)) || (st = assign(&p, plan, machine)) ||
-        (st = emit_steps(&p)) || (st = place_values(&p))) {
+        (st = keep_routes(&p, plan)) || (st = emit_steps(&p)) || (st = place_values(&p))) {
         bl_program_finish(&p);
         return st;
     }
@@ -463,7 +490,8 @@ uint64_t bl_program_heap_bytes(const struct bl_program *p)
                      g->cap_srcs * sizeof *g->srcs + g->cap_attrs;
     uint64_t tables = p->cap_steps * sizeof *p->step + p->cap_copies * sizeof *p->copy +
                       p->cap_ranges * sizeof *p->range + p->cap_signals * sizeof *p->signal_device;
-    uint64_t homes = (uint64_t)g->n_vals * p->n_devices * sizeof *p->home;
+    uint64_t homes =
+        (uint64_t)g->n_vals * p->n_devices * sizeof *p->home + p->n_layers * sizeof *p->route;
     uint64_t bound = g->n_nodes * (sizeof *p->bound + sizeof *p->node_device) +
                      (g->n_srcs + 2 * (uint64_t)g->n_nodes) * sizeof *p->addr;
     return sizeof *p + graph + tables + homes + bound + p->n_devices * 32;
@@ -480,6 +508,7 @@ void bl_program_finish(struct bl_program *p)
     free(p->arena_bytes);
     free(p->scratch_bytes);
     free(p->used);
+    free(p->route);
     free(p->signal_device);
     free(p->step);
     free(p->copy);

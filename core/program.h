@@ -37,6 +37,8 @@ struct bl_program {
     uint64_t *arena_bytes;       /* [n_devices] activations only */
     uint64_t *scratch_bytes;     /* [n_devices] largest of its nodes */
     bool *used;                  /* [n_devices] */
+    bl_val *route;               /* [n_layers] ids of the experts chosen, which stay on the host after the step; NULL: not
+                                  * asked for, 0: the layer has none */
     uint16_t *signal_device;     /* [n_signals] who signals it */
     struct bl_step *step;
     struct bl_copy *copy;
@@ -44,6 +46,7 @@ struct bl_program {
     struct bl_bound *bound;      /* [n_nodes] once bound */
     uint64_t *addr;              /* addresses behind bound */
     const struct bl_device_ops **ops; /* [n_devices] once bound: frees segments */
+    uint32_t n_layers;           /* of route */
     uint32_t n_devices, n_steps, n_copies, n_ranges, n_signals;
     uint32_t cap_steps, cap_copies, cap_ranges, cap_signals;
 };

@@ -228,7 +228,7 @@ static void address_weights(struct loader *l, uint16_t d)
                 addr[i] = l->base[w->tensor] + bl_weight_offset(w);
             continue;
         }
-        if (l->off[w->tensor] == UINT64_MAX)
+        if (l->off[w->tensor] == UINT64_MAX && !bl_plan_slots_on(l->plan, (uint32_t)w->layer, d))
             continue;
         fill_table(l, d, w, (uint64_t *)(void *)((unsigned char *)l->w->table[d].host + next));
         addr[i] = l->w->table[d].addr + next;
@@ -357,6 +357,21 @@ out:
     free(l.off);
     free(l.base);
     return st;
+}
+
+uint64_t *bl_weights_table(const struct bl_weights *w, const struct bl_model *m, uint16_t d,
+                           uint32_t weight)
+{
+    const uint64_t addr = w->addr[(size_t)d * m->n_weights + weight];
+    unsigned char *host = w->table[d].host;
+
+    return addr && host ? (uint64_t *)(void *)(host + (addr - w->table[d].addr)) : NULL;
+}
+
+const struct bl_mem *bl_weights_home(const struct bl_weights *w, const struct bl_model *m,
+                                     uint32_t tensor)
+{
+    return w->block[0].bytes ? &w->block[0] : &w->import[bl_gguf_tensor(m->gguf, tensor)->shard];
 }
 
 void bl_weights_finish(struct bl_weights *w)

@@ -22,6 +22,10 @@ struct bl_weights {
 enum bl_status bl_weights_load(struct bl_weights *, const struct bl_model *, struct bl_plan *,
                                const struct bl_block_bytes *, struct bl_device *const *device, uint32_t n_devices,
                                const struct bl_options *);
+/* The addresses of an expert weight on a device, as the host sees them; NULL: it has none. Not while a step runs. */
+uint64_t *bl_weights_table(const struct bl_weights *, const struct bl_model *, uint16_t device, uint32_t weight);
+/* The host's block or mapped file that has a tensor which is on the host. */
+const struct bl_mem *bl_weights_home(const struct bl_weights *, const struct bl_model *, uint32_t tensor);
 /* Before each use of mapped weights: their files are still whole. */
 enum bl_status bl_weights_check(const struct bl_weights *, const struct bl_model *);
 void bl_weights_finish(struct bl_weights *); /* zeroed is fine */

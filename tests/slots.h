@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* slots.h — engines whose layers' experts are divided at random over several devices, with slots for those of the host.
+ *
+ *     slotted_open(&engine, path, &opt, 3, BL_EXPERTS_LRU, &seed);
+ *
+ * Purpose   as divide.h; slots number one to as many as the host has experts.
+ * Ownership as bl_open.
+ * Units     none.
+ * Errors    as bl_open.
+ * Threads   one.
+ */
+#ifndef BL_TEST_SLOTS_H
+#define BL_TEST_SLOTS_H
+
+#include "divide.h"
+
+static inline enum bl_status slot_layer(struct bl_plan *p, uint32_t layer, uint32_t n_experts, uint32_t n_devices,
+                                        uint64_t *seed)
+{
+    const uint32_t here = bl_plan_experts_on(p, layer, n_experts, 0);
+
+    for (uint16_t d = 1; here && d < n_devices; d++) {
+        const uint32_t most[] = {1, 2, here};
+        const uint32_t n = 1 + divide_pick(seed, most[divide_pick(seed, 3)]);
+        if (divide_pick(seed, 4))
+            BL_TRY(bl_plan_add_slots(p, layer, d, n < here ? n : here));
+    }
+    return BL_OK;
+}
+
+static inline enum bl_status slotted_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
+                                           uint32_t n_devices, enum bl_expert_policy policy, uint64_t *seed)
+{
+    BL_TRY(divide_parts(p, path, opt, n_devices, seed));
+    p->plan.expert_policy = (uint8_t)policy;
+    for (uint32_t l = 0; l < p->plan.n_layers; l++)
+        if (p->model->layer[l].moe)
+            BL_TRY(slot_layer(&p->plan, l, p->model->hp.n_expert, n_devices, seed));
+    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
+    for (uint16_t d = 0; d < n_devices; d++)
+        if (!p->device[d] && bl_plan_uses(&p->plan, d))
+            BL_TRY(p->machine.device[d].backend->open(0, &p->machine.device[d].config, &p->device[d]));
+    return BL_OK;
+}
+
+static inline enum bl_status slotted_open(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                          uint32_t n_devices, enum bl_expert_policy policy, uint64_t *seed)
+{
+    struct bl_engine_parts p = {0};
+    const enum bl_status st = slotted_parts(&p, path, opt, n_devices, policy, seed);
+
+    if (st) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
+}
+
+#endif

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* Experts that come to devices and go: results, memory, and that each is computed exactly once. */
+#include "engine_rig.h"
+
+#include "alloc_fail.h"
+#include "slots.h"
+
+static const char *const models[] = {"mixtral-f32",  "gpt-oss-mxfp4",    "deepseek4-f32",
+                                     "qwen3moe-iq3", "ernie4_5-moe-f32", "qwen3next-f32"};
+
+static const char *path_of(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    return path;
+}
+
+static struct bl_engine *slotted(const char *name, const struct bl_options *opt, uint32_t n_devices,
+                                 enum bl_expert_policy policy, uint64_t *seed)
+{
+    struct bl_engine *e;
+    if (slotted_open(&e, path_of(name), opt, n_devices, policy, seed))
+        fail_msg("%s: %s", name, bl_error());
+    return e;
+}
+
+/* Whether a device computes an expert: with all its weights or with none. */
+static bool has(const struct bl_engine *e, uint16_t d, uint32_t layer, uint32_t expert)
+{
+    const struct bl_model *m = e->parts.model;
+    uint32_t with = 0, without = 0;
+
+    for (uint32_t i = 0; i < m->n_weights; i++) {
+        if (m->weight[i].part != BL_PART_EXPERTS || m->weight[i].layer != (int)layer)
+            continue;
+        const uint64_t *table = bl_weights_table(&e->weights, m, d, i);
+        if (table && table[expert])
+            with++;
+        else
+            without++;
+    }
+    assert_true(!with || !without);
+    return with > 0;
+}
+
+static void each_is_computed_once(const struct bl_engine *e)
+{
+    const struct bl_model *m = e->parts.model;
+
+    for (uint32_t l = 0; l < m->hp.n_layer; l++)
+        for (uint32_t x = 0; m->layer[l].moe && x < m->hp.n_expert; x++) {
+            uint32_t n = 0;
+            for (uint16_t d = 0; d < e->parts.machine.n_devices; d++)
+                n += has(e, d, l, x);
+            assert_int_equal(n, 1);
+        }
+}
+
+/* In slots lies what the file has. */
+static void slots_hold_what_they_say(const struct bl_engine *e)
+{
+    const struct bl_residency *r = &e->residency;
+
+    for (uint32_t s = 0; s < r->experts.n_sets; s++) {
+        const struct bl_expert_set *set = &r->experts.set[s];
+        for (uint32_t i = r->first_part[set->layer]; i < r->first_part[set->layer + 1]; i++) {
+            const struct bl_weight *w = &r->model->weight[r->part[i].weight];
+            const uint64_t *table =
+                bl_weights_table(r->weights, r->model, set->device, r->part[i].weight);
+            /* of halves of a tensor the rows of one */
+            const uint64_t bytes = w->tensor_rows ? w->ne[1] * bl_dtype_row_bytes(w->type, w->ne[0])
+                                                  : bl_weight_expert_stride(w);
+            for (uint32_t k = 0; k < set->n; k++)
+                if (!set->coming[k] && set->expert[k] != BL_NO_EXPERT)
+                    assert_memory_equal((void *)(uintptr_t)table[set->expert[k]],
+                                        (void *)(uintptr_t)r->part[i].home[set->expert[k]], bytes);
+        }
+    }
+}
+
+static void memory_is_as_planned(const struct bl_engine *e)
+{
+    struct bl_memory_line line;
+    bool slots = false;
+
+    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++) {
+        slots |= !strcmp(line.purpose, "slots") && line.planned_bytes > 0;
+        if (strcmp(line.purpose, "host"))
+            assert_int_equal(line.planned_bytes, line.measured_bytes);
+        else
+            assert_true(line.measured_bytes <= line.planned_bytes);
+    }
+    assert_int_equal(slots, bl_plan_has_slots(&e->parts.plan));
+}
+
+static void wait_for_all(struct bl_engine *e)
+{
+    for (uint32_t d = 0; d < e->residency.n_devices; d++)
+        while (e->residency.block[d].n_moving)
+            assert_int_equal(bl_residency_arrive(&e->residency), BL_OK);
+}
+
+/* Tokens one by one and several at a time; by the seed, steps begin before or after experts came.
+ */
+static void same_as(struct bl_engine *one, struct bl_engine *e, const char *name, uint64_t *seed)
+{
+    struct bl_session *want, *got;
+    const uint64_t from = *seed;
+
+    assert_int_equal(bl_session_create(&want, one), BL_OK);
+    assert_int_equal(bl_session_create(&got, e), BL_OK);
+    for (uint32_t round = 0; round < 4; round++)
+        for (uint32_t i = 0, n; i < N_PROMPT; i += n) {
+            n = divide_pick(seed, 3) ? 1 : 1 + divide_pick(seed, N_PROMPT - i);
+            assert_int_equal(feed(one, want, &prompt[i], n), BL_OK);
+            assert_int_equal(feed(e, got, &prompt[i], n), BL_OK);
+            const double err = nmse(bl_logits(e, n - 1), bl_logits(one, n - 1), //
+                                    bl_engine_n_vocab(e));
+            if (!(err < 1e-9))
+                fail_msg("%s, seed %llu, token %u: NMSE %.2e", name, (unsigned long long)from,
+                         round * N_PROMPT + i, err);
+            if (divide_pick(seed, 2))
+                wait_for_all(e);
+            each_is_computed_once(e);
+        }
+    wait_for_all(e);
+    slots_hold_what_they_say(e);
+    bl_session_destroy(want);
+    bl_session_destroy(got);
+}
+
+static void slots_are_as_one_device(void **state)
+{
+    (void)state;
+    uint64_t seed = 11, moves = 0, hits = 0;
+
+    for (uint32_t i = 0; i < 4 * BL_COUNT(models); i++) {
+        const char *name = models[i % BL_COUNT(models)];
+        struct bl_options opt = small();
+        opt.no_mmap = i & 1;
+        struct bl_engine *one = opened(name, &opt);
+        struct bl_engine *e =
+            slotted(name, &opt, 2 + i / BL_COUNT(models) % 2, BL_EXPERTS_LRU, &seed);
+        each_is_computed_once(e);
+        slots_hold_what_they_say(e);
+        memory_is_as_planned(e);
+        same_as(one, e, name, &seed);
+        memory_is_as_planned(e);
+        moves += e->residency.experts.n_moves;
+        hits += e->residency.experts.n_hits;
+        bl_close(one);
+        bl_close(e);
+    }
+    print_message("%llu moves, %llu hits\n", (unsigned long long)moves, (unsigned long long)hits);
+    assert_true(moves > 300);
+    assert_true(hits > 1000);
+}
+
+/* What is known fills slots before the first step, and nothing moves. */
+static void fixed_slots_stay(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    uint64_t seed = 2;
+    struct bl_engine *one = opened("mixtral-f32", &opt), *e;
+    struct bl_engine_parts p = {0};
+
+    assert_int_equal(slotted_parts(&p, path_of("mixtral-f32"), &opt, 2, BL_EXPERTS_FIXED, &seed),
+                     BL_OK);
+    const uint32_t n = p.model->hp.n_expert;
+    p.plan.n_ranges = p.plan.n_slot_sets = 0;
+    for (uint32_t l = 0; l < p.plan.n_layers; l++) {
+        p.plan.slot[l * BL_N_PARTS + BL_PART_EXPERTS] = 0;
+        assert_int_equal(bl_plan_add_slots(&p.plan, l, 1, 1 + l % 2), BL_OK);
+    }
+    assert_int_equal(bl_plan_check(&p.plan, p.model, &p.machine), BL_OK);
+    if (!p.device[1])
+        assert_int_equal(p.machine.device[1].backend->open(0, &p.machine.device[1].config, //
+                                                           &p.device[1]),
+                         BL_OK);
+    assert_int_equal(bl_expert_stats_init(&p.experts, p.plan.n_layers, n), BL_OK);
+    for (uint32_t l = 0; l < p.plan.n_layers; l++)
+        p.experts.uses[l * n + 3] = 5;
+    assert_int_equal(bl_engine_create(&e, &p, &opt), BL_OK);
+    for (uint32_t l = 0; l < e->parts.plan.n_layers; l++)
+        for (uint32_t x = 0; x < n; x++)
+            assert_int_equal(has(e, 1, l, x), x == 3 || (l % 2 && x == 0));
+    same_as(one, e, "mixtral-f32", &seed);
+    assert_int_equal(e->residency.experts.n_moves, 0);
+    bl_close(one);
+    bl_close(e);
+}
+
+static void off_takes_no_memory(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    uint64_t seed = 4;
+    struct bl_engine *one = opened("mixtral-f32", &opt),
+                     *e = slotted("mixtral-f32", &opt, 3, BL_EXPERTS_OFF, &seed);
+
+    memory_is_as_planned(e);
+    assert_null(e->residency.block);
+    same_as(one, e, "mixtral-f32", &seed);
+    bl_close(one);
+    bl_close(e);
+}
+
+/* A step brings no more than it may, but always something. */
+static void moves_are_bounded(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    uint64_t seed = 9;
+    struct bl_engine_parts p = {0};
+    struct bl_engine *e;
+    struct bl_session *s;
+
+    assert_int_equal(slotted_parts(&p, path_of("qwen3moe-iq3"), &opt, 2, BL_EXPERTS_LRU, &seed), //
+                     BL_OK);
+    for (uint32_t i = 0; i < p.plan.n_slot_sets; i++)
+        p.plan.slots[i].n = 1;
+    p.plan.move_bytes = 1;
+    assert_int_equal(bl_engine_create(&e, &p, &opt), BL_OK);
+    assert_int_equal(bl_session_create(&s, e), BL_OK);
+    for (uint32_t i = 0; i < N_PROMPT; i++) {
+        const uint64_t before = e->residency.experts.n_moves;
+        assert_int_equal(feed(e, s, &prompt[i], 1), BL_OK);
+        wait_for_all(e);
+        assert_true(e->residency.experts.n_moves <= before + 1);
+    }
+    assert_true(e->residency.experts.n_moves > 0);
+    bl_session_destroy(s);
+    bl_close(e);
+}
+
+/* Counting alone needs no slots and no second device; counts are of tokens, not of padded rows. */
+static void uses_are_counted(void **state)
+{
+    (void)state;
+    for (uint32_t m = 0; m < BL_COUNT(models); m++) {
+        struct bl_options opt = small();
+        struct bl_engine_parts p = {0};
+        struct bl_engine *e;
+        struct bl_session *s;
+        uint64_t seed = 1;
+        assert_int_equal(slotted_parts(&p, path_of(models[m]), &opt, 2, BL_EXPERTS_OFF, &seed),
+                         BL_OK);
+        p.plan.count_experts = true;
+        assert_int_equal(bl_engine_create(&e, &p, &opt), BL_OK);
+        memory_is_as_planned(e);
+        assert_int_equal(bl_session_create(&s, e), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 11), BL_OK);
+        assert_int_equal(feed(e, s, prompt, 1), BL_OK);
+        const struct bl_expert_stats *x = &e->residency.experts.stats;
+        assert_int_equal(x->n_tok, 12);
+        for (uint32_t l = 0; l < x->n_layers; l++) {
+            uint64_t sum = 0;
+            for (uint32_t k = 0; k < x->n_experts; k++)
+                sum += x->uses[l * x->n_experts + k];
+            const uint32_t used =
+                e->parts.model->layer[l].moe ? e->parts.model->hp.n_expert_used : 0;
+            assert_int_equal(sum, 12 * used);
+            assert_int_equal(x->alone[l], used);
+        }
+        bl_session_destroy(s);
+        bl_close(e);
+    }
+}
+
+/* ---- plans ---- */
+
+static void programs_with_slots_are_in_order(void **state)
+{
+    (void)state;
+    uint64_t seed = 5;
+
+    for (uint32_t k = 0; k < 40; k++) {
+        struct bl_options opt = small();
+        struct bl_engine_parts p = {0};
+        assert_int_equal(slotted_parts(&p, path_of(models[k % BL_COUNT(models)]), &opt, 2 + k % 3,
+                                       BL_EXPERTS_LRU, &seed),
+                         BL_OK);
+        for (uint32_t n_tok = 1; n_tok <= 16; n_tok += 15) {
+            struct bl_program prog;
+            const struct bl_shape s = bl_plan_bucket(&p.plan, n_tok, 1);
+            assert_int_equal(bl_program_lower(&prog, p.model, &p.plan, &p.machine, &s), BL_OK);
+            if (bl_program_verify(&prog))
+                fail_msg("plan %u: %s", k, bl_error());
+            bl_program_finish(&prog);
+        }
+        bl_engine_parts_finish(&p);
+    }
+}
+
+static void refuse(struct bl_engine_parts *p, const struct bl_slot_set *s, const char *words)
+{
+    p->plan.slots = calloc(1, sizeof *s);
+    p->plan.slots[0] = *s;
+    p->plan.n_slot_sets = 1;
+    if (!bl_plan_check(&p->plan, p->model, &p->machine))
+        fail_msg("nothing is wrong with %u slots on device %u for layer %u", s->n, s->device,
+                 s->layer);
+    if (!strstr(bl_error(), words))
+        fail_msg("'%s' lacks '%s'", bl_error(), words);
+    free(p->plan.slots);
+    p->plan.slots = NULL;
+    p->plan.n_slot_sets = 0;
+}
+
+static void wrong_slots_are_refused(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    struct bl_engine_parts p = {0};
+    uint64_t seed = 1;
+
+    assert_int_equal(divide_parts(&p, path_of("mixtral-f32"), &opt, 2, &seed), BL_OK);
+    p.plan.n_ranges = 0;
+    p.plan.slot[BL_PART_EXPERTS] = 0;
+    p.plan.slot[BL_N_PARTS + BL_PART_EXPERTS] = 1;
+    refuse(&p, &(struct bl_slot_set){.layer = 99, .n = 1, .device = 1}, "which has none");
+    refuse(&p, &(struct bl_slot_set){.layer = 0, .n = 1, .device = 0}, "on device 0");
+    refuse(&p, &(struct bl_slot_set){.layer = 0, .n = 1, .device = 2}, "on device 2");
+    refuse(&p, &(struct bl_slot_set){.layer = 0, .n = p.model->hp.n_expert + 1, .device = 1},
+           "must be 1 to");
+    refuse(&p, &(struct bl_slot_set){.layer = 1, .n = 1, .device = 1}, "must be 1 to 0");
+    assert_int_equal(bl_plan_add_slots(&p.plan, 0, 1, 2), BL_OK);
+    assert_int_equal(bl_plan_add_slots(&p.plan, 0, 1, 2), BL_EINVAL);
+    assert_int_equal(bl_plan_add_slots(&p.plan, 0, 2, 0), BL_EINVAL);
+    assert_int_equal(bl_plan_add_slots(&p.plan, 99, 1, 2), BL_EINVAL);
+    alloc_fail_at(1);
+    assert_int_equal(bl_plan_add_slots(&p.plan, 1, 1, 2), BL_ENOMEM);
+    assert_true(alloc_fail_stop());
+    p.plan.expert_policy = BL_N_EXPERT_POLICIES;
+    assert_int_equal(bl_plan_check(&p.plan, p.model, &p.machine), BL_EINVAL);
+    bl_engine_parts_finish(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slots_are_as_one_device),
+        cmocka_unit_test(fixed_slots_stay),
+        cmocka_unit_test(off_takes_no_memory),
+        cmocka_unit_test(moves_are_bounded),
+        cmocka_unit_test(uses_are_counted),
+        cmocka_unit_test(programs_with_slots_are_in_order),
+        cmocka_unit_test(wrong_slots_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
