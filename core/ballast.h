@@ -325,6 +325,7 @@ struct bl_placement_options {            /* zeroed = choose everything */
     uint64_t depth_tokens;               /* context at which speeds are predicted; 0: half of it, at most 4096 */
     bool may_shrink_ctx;                 /* where the context asked for does not fit */
     bool fixed_ubatch;                   /* ubatch_tokens as given, 0 included; else larger ones are tried too */
+    bool peers;                          /* bl_placement_json says what other programs reach */
 };
 struct bl_speed {                        /* sd: of its natural logarithm, what constants and set-ups leave open */
     double tok_per_s, sd;
@@ -345,6 +346,9 @@ struct bl_placement_device {
     uint64_t mem_bytes, driver_bytes;
     const char *shares;                  /* id of the device whose memory it is; NULL: its own */
     bool cpu;
+    bool sends;                          /* a card that layers are on whose experts are in RAM */
+    uint32_t sent_from_tok;              /* then: for steps of so many tokens they are quicker sent there than computed by
+                                          * the host; 0: for none */
 };
 struct bl_placement_group {              /* consecutive layers with all their parts at the same places */
     uint32_t first, last;
@@ -401,6 +405,13 @@ struct bl_peer_flags {                   /* a command line of the peer's server,
 /* The nearest that the peer's flags can say. BL_EUNSUPPORTED: it has none for that. */
 enum bl_status bl_placement_flags(const struct bl_placement *, enum bl_peer, struct bl_peer_flags *out);
 void bl_peer_flags_finish(struct bl_peer_flags *); /* zeroed is fine */
+struct bl_peer_speed {                   /* as the placement's own: of one token at its depth, of a step of a prompt */
+    struct bl_speed decode, prefill;     /* tok_per_s 0: nothing is known of the machine's */
+    uint32_t stream_from_tok;            /* from where on it gains if experts in RAM are sent to cards; 0: never */
+};
+/* What the peer would reach on the machine with those flags, by constants of its own from public measurements; whether its
+ * buffers fit is not asked. BL_EUNSUPPORTED: it does not run so, and why. */
+enum bl_status bl_placement_peer(const struct bl_placement *, enum bl_peer, struct bl_peer_speed *out);
 /* All of it as JSON, a plan file (configs/schema/plan.schema.json); *text is malloc'ed and the caller's. */
 enum bl_status bl_placement_json(const struct bl_placement *, char **text, size_t *n_bytes);
 /* One decode step and one prefill step as they are predicted, for Perfetto (configs/schema/trace.schema.json); likewise.

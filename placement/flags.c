@@ -3,6 +3,7 @@
 #include "constraints.h"
 #include "machine_file.h"
 #include "mem.h"
+#include "numa.h"
 #include "placement.h"
 
 #include <stdarg.h>
@@ -173,6 +174,8 @@ struct inverse {
     char ts[512], dev[512];
     struct list args, overrides, notes;
     struct bl_placement_rules rules; /* what the arguments say */
+    struct bl_plan back;             /* where they put everything */
+    uint32_t stream_from;            /* steps that the peer gains in by sending experts to cards */
 };
 
 static uint16_t home(const struct inverse *v, uint32_t l)
@@ -451,17 +454,13 @@ static void note_ranges(struct inverse *v)
             v->p->machine.device[p->range[i].device].id);
 }
 
-/* Reads the arguments as constraints.c does and says where that ends up elsewhere. */
-static enum bl_status note_differences(struct inverse *v)
+static void note_differences(struct inverse *v)
 {
     const struct bl_plan *p = v->plan;
-    struct bl_plan back;
 
-    BL_TRY(bl_plan_init(&back, v->p->model));
-    const enum bl_status st = bl_constrain(&back, v->p->model, &v->p->machine, &v->rules);
-    for (uint32_t l = 0; !st && l <= p->n_layers; l++)
+    for (uint32_t l = 0; l <= p->n_layers; l++)
         for (unsigned part = 0; part < BL_N_PARTS; part++) {
-            const uint16_t is = back.slot[l * BL_N_PARTS + part],
+            const uint16_t is = v->back.slot[l * BL_N_PARTS + part],
                            wanted = p->slot[l * BL_N_PARTS + part];
             const bool used = l == p->n_layers
                                   ? part == BL_PART_EMBED || part == BL_PART_HEAD
@@ -477,8 +476,23 @@ static enum bl_status note_differences(struct inverse *v)
                     bl_part_name((enum bl_part)part), l, v->p->machine.device[is].id,
                     v->p->machine.device[wanted].id);
         }
-    bl_plan_finish(&back);
-    return st;
+}
+
+/* No flag says on which memory nodes blocks lie. */
+static void note_nodes(struct inverse *v)
+{
+    const struct bl_machine_device *host = &v->p->machine.device[0];
+    struct growing g = {.n = 0};
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < BL_MAX_NODES; i++)
+        if (v->plan->nodes >> i & 1)
+            grow(&g, n++ ? ",%u" : "%u", i);
+    if (n && n < host->n_domains)
+        add(&v->notes,
+            "that blocks lie on memory node %s and decoding threads run there: numactl -N %s -m %s "
+            "does, and keeps those of prompts there",
+            g.text, g.text, g.text);
 }
 
 /* Only then does it matter who computes experts of a prompt. */
@@ -544,7 +558,7 @@ static void say_own(struct inverse *v)
     const bool moe = v->p->model->hp.n_expert > 0;
 
     if (v->peer == BL_PEER_LLAMACPP) {
-        if (experts_in_ram(v) && !v->p->choice.stream_from_tok)
+        if (experts_in_ram(v) && !v->stream_from)
             add(&v->args, "--no-op-offload");
         if (v->n_used) {
             add(&v->args, "--fit");
@@ -566,13 +580,26 @@ static void say_own(struct inverse *v)
 
 static void give(struct bl_peer_flags *out, struct inverse *v)
 {
-    const uint32_t from = v->p->choice.stream_from_tok;
-
     *out = (struct bl_peer_flags){
         .arg = v->args.text, .note = v->notes.text, .n_args = v->args.n, .n_notes = v->notes.n};
     v->args = v->notes = (struct list){0};
-    if (v->peer == BL_PEER_LLAMACPP && experts_in_ram(v) && from)
-        snprintf(out->environment, sizeof out->environment, "GGML_OP_OFFLOAD_MIN_BATCH=%u", from);
+    if (v->peer == BL_PEER_LLAMACPP && experts_in_ram(v) && v->stream_from)
+        snprintf(out->environment, sizeof out->environment, "GGML_OP_OFFLOAD_MIN_BATCH=%u",
+                 v->stream_from);
+}
+
+/* Reads the arguments as constraints.c does. Its own kernels decide when the peer should send
+ * experts.
+ */
+static enum bl_status read_back(struct inverse *v)
+{
+    struct bl_peer_run run;
+
+    BL_TRY(bl_plan_init(&v->back, v->p->model));
+    BL_TRY(bl_constrain(&v->back, v->p->model, &v->p->machine, &v->rules));
+    BL_TRY(bl_peer_run_fill(&run, v->p, v->peer, &v->back));
+    v->stream_from = bl_peer_stream_from(&run);
+    return BL_OK;
 }
 
 static enum bl_status invert(struct inverse *v)
@@ -586,18 +613,21 @@ static enum bl_status invert(struct inverse *v)
     say_settings(v);
     say_cards(v);
     say_overrides(v);
+    if (!v->args.failed && !v->notes.failed && !v->overrides.failed)
+        BL_TRY(read_back(v));
     say_own(v);
     note_ranges(v);
     note_peer(v);
-    if (v->args.failed || v->notes.failed || v->overrides.failed)
-        return bl_fail(BL_ENOMEM, "out of memory for the flags of a placement");
-    BL_TRY(note_differences(v));
-    return v->notes.failed ? bl_fail(BL_ENOMEM, "out of memory for the flags of a placement")
-                           : BL_OK;
+    note_nodes(v);
+    if (v->back.slot)
+        note_differences(v);
+    return v->args.failed || v->notes.failed || v->overrides.failed
+               ? bl_fail(BL_ENOMEM, "out of memory for the flags of a placement")
+               : BL_OK;
 }
 
-enum bl_status bl_placement_flags(const struct bl_placement *p, enum bl_peer peer,
-                                  struct bl_peer_flags *out)
+static enum bl_status with_inverse(const struct bl_placement *p, enum bl_peer peer,
+                                   struct bl_peer_flags *flags, struct bl_plan *plan)
 {
     if (peer != BL_PEER_LLAMACPP && peer != BL_PEER_IK)
         return bl_fail(BL_EUNSUPPORTED, "%s has no flags for where tensors go", bl_peer_name(peer));
@@ -608,13 +638,29 @@ enum bl_status bl_placement_flags(const struct bl_placement *p, enum bl_peer pee
     v->plan = &p->choice.plan;
     v->peer = peer;
     const enum bl_status st = invert(v);
-    if (!st)
-        give(out, v);
+    if (!st && flags)
+        give(flags, v);
+    if (!st && plan) {
+        *plan = v->back;
+        v->back = (struct bl_plan){0};
+    }
+    bl_plan_finish(&v->back);
     drop(&v->args);
     drop(&v->notes);
     drop(&v->overrides);
     free(v);
     return st;
+}
+
+enum bl_status bl_placement_flags(const struct bl_placement *p, enum bl_peer peer,
+                                  struct bl_peer_flags *out)
+{
+    return with_inverse(p, peer, out, NULL);
+}
+
+enum bl_status bl_peer_plan(struct bl_plan *out, const struct bl_placement *p, enum bl_peer peer)
+{
+    return with_inverse(p, peer, NULL, out);
 }
 
 void bl_peer_flags_finish(struct bl_peer_flags *f)

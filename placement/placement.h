@@ -23,7 +23,22 @@ struct bl_placement {
     uint8_t placed_by;   /* enum bl_placed_by */
     char redone[2][512]; /* what a plan file's derived half said otherwise */
     uint32_t n_redone;
+    bool with_peers;     /* its JSON says what other programs reach */
     char name[96]; /* as the file calls itself, else its architecture */
 };
+
+/* ---- other programs ---- */
+
+struct bl_peer_run { /* a program's run of the placement; run.gpu points into gpu */
+    struct bl_cost_run run;
+    struct bl_cost_gpu gpu[BL_MAX_DEVICES];
+};
+/* Where its flags put everything; the caller finishes the plan. */
+enum bl_status bl_peer_plan(struct bl_plan *out, const struct bl_placement *, enum bl_peer);
+/* Its engine with everything where the plan has it, in other things as the placement. */
+enum bl_status bl_peer_run_fill(struct bl_peer_run *out, const struct bl_placement *, enum bl_peer,
+                                const struct bl_plan *);
+/* The steps from which on its experts in RAM are quicker sent to cards; 0: none are. */
+uint32_t bl_peer_stream_from(const struct bl_peer_run *);
 
 #endif

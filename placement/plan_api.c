@@ -77,6 +77,7 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
     p->reserve_bytes = po->reserve_bytes;
     p->prefill_weight = po->prefill_weight;
     p->exact = opt->exact;
+    p->with_peers = po->peers;
     return decide(p, opt, po, &so, file);
 }
 
@@ -189,15 +190,19 @@ uint32_t bl_placement_device(const struct bl_placement *p, uint32_t i,
 {
     if (i < p->machine.n_devices) {
         const struct bl_machine_device *d = &p->machine.device[i];
-        *out = (struct bl_placement_device){d->id,
-                                            d->name,
-                                            d->usable_bytes,
-                                            bl_device_budget(d, p->reserve_bytes),
-                                            bl_ledger_planned(&p->choice.plan.ledger, (uint16_t)i),
-                                            d->mem_bytes,
-                                            d->driver_bytes,
-                                            d->shares < i ? p->machine.device[d->shares].id : NULL,
-                                            d->kind == BL_KIND_CPU};
+        const struct bl_choice *c = &p->choice;
+        *out = (struct bl_placement_device){
+            .id = d->id,
+            .name = d->name,
+            .usable_bytes = d->usable_bytes,
+            .budget_bytes = bl_device_budget(d, p->reserve_bytes),
+            .planned_bytes = bl_ledger_planned(&c->plan.ledger, (uint16_t)i),
+            .mem_bytes = d->mem_bytes,
+            .driver_bytes = d->driver_bytes,
+            .shares = d->shares < i ? p->machine.device[d->shares].id : NULL,
+            .cpu = d->kind == BL_KIND_CPU,
+            .sends = bl_plan_sends_to(&c->plan, p->model, (uint16_t)i),
+            .sent_from_tok = c->sent_from_tok[i]};
     }
     return p->machine.n_devices;
 }

@@ -95,6 +95,7 @@ static const struct bl_json_field derived_rows[] = {
     OTHER("embed", false),
     OTHER("head", false),
     OTHER("notes", false),
+    OTHER("peers", false),
 };
 
 static const struct bl_json_field prediction_rows[] = {

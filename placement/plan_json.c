@@ -3,7 +3,7 @@
 #include "placement.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 
 static const char *id_of(const struct bl_placement *p, unsigned part)
 {
@@ -42,9 +42,35 @@ static void put_devices(struct bl_json_out *o, const struct bl_placement *p)
         bl_json_put_number(o, "usable_bytes", (double)d.usable_bytes);
         bl_json_put_number(o, "budget_bytes", (double)d.budget_bytes);
         bl_json_put_number(o, "planned_bytes", (double)d.planned_bytes);
+        if (d.sends)
+            bl_json_put_number(o, "sent_from_tok", d.sent_from_tok);
         bl_json_close(o, '}');
     }
     bl_json_close(o, ']');
+}
+
+static enum bl_status put_peers(struct bl_json_out *o, const struct bl_placement *p)
+{
+    static const enum bl_peer peers[] = {BL_PEER_LLAMACPP, BL_PEER_IK};
+
+    bl_json_open(o, "peers", '[', false);
+    for (size_t i = 0; i < BL_COUNT(peers); i++) {
+        struct bl_peer_speed s = {0};
+        const enum bl_status st = bl_placement_peer(p, peers[i], &s);
+        if (st && st != BL_EUNSUPPORTED)
+            return st;
+        bl_json_open(o, NULL, '{', false);
+        bl_json_put_text(o, "name", bl_peer_name(peers[i]));
+        if (st)
+            bl_json_put_text(o, "why_not", bl_error());
+        put_speed(o, "decode", &s.decode);
+        put_speed(o, "prefill", &s.prefill);
+        if (!st)
+            bl_json_put_number(o, "stream_from_tok", s.stream_from_tok);
+        bl_json_close(o, '}');
+    }
+    bl_json_close(o, ']');
+    return BL_OK;
 }
 
 static void put_memory(struct bl_json_out *o, const struct bl_placement *p)
@@ -117,9 +143,13 @@ enum bl_status bl_placement_json(const struct bl_placement *p, char **text, size
     put_memory(&o, p);
     put_groups(&o, p);
     put_notes(&o, p);
+    const enum bl_status peers = p->with_peers ? put_peers(&o, p) : BL_OK;
     bl_json_close(&o, '}');
     bl_json_close(&o, '}');
-    BL_TRY(bl_json_out_end(&o));
+    const enum bl_status st = bl_json_out_end(&o);
+    if (!st && peers)
+        free(o.text);
+    BL_TRY(st ? st : peers);
     *text = o.text;
     *n_bytes = o.n;
     return BL_OK;

@@ -46,6 +46,8 @@ static int print_as(const struct bl_report *r, FILE *f, const struct bl_placemen
         return bl_plan_flags_print(r, f, p, a->model);
     default:
         bl_plan_table_print(f, p);
+        if (a->peers)
+            bl_plan_peers_print(f, p);
         return BL_EXIT_OK;
     }
 }

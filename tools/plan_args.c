@@ -24,6 +24,9 @@ static const struct bl_arg plan_rows[] = {
      .help = "context at which speeds are predicted (default: half of it, at most 4096)"},
     {"--shorter-context", BL_ARG_FLAG, AT(shorter),
      .help = "if -c does not fit, plan for the longest context that does"},
+    {"--peers", BL_ARG_FLAG, AT(peers),
+     .help = "also what llama.cpp and ik_llama.cpp would reach there, each with the nearest "
+             "placement that its flags can say (--format flags)"},
     {"--what-if", BL_ARG_TEXTS, AT(what_if), "DEVICE.MEMBER=VALUE",
      .help = "the plan beside that with this figure of the machine, as --device-set has them: "
              "gpu0.mem=24GiB, cpu0.read=200GB/s; may be repeated"},
@@ -104,6 +107,8 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
     if (!parse_target(a->target, &a->prefill_weight))
         return bl_args_fail(
             c, "--target %s: must be decode, prefill or balance=X with X from 0 to 1", a->target);
+    if (a->peers && (a->format == BL_PLAN_SVG || a->format == BL_PLAN_FLAGS || a->explain))
+        return bl_args_fail(c, "--peers adds to the table and to JSON");
     const char *own = a->what_if.n ? "--what-if" : a->compare.n ? "--compare" : NULL;
     if (a->what_if.n && a->compare.n)
         return bl_args_fail(c, "--what-if and --compare are two questions; ask one");
@@ -172,6 +177,7 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
                                                  (uint64_t)(a->reserve_gib * (double)(1 << 30)),
                                              .depth_tokens = (uint64_t)a->depth_tokens,
                                              .may_shrink_ctx = a->shorter,
+                                             .peers = a->peers,
                                              .fixed_ubatch = a->fixed_ubatch};
 }
 

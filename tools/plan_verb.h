@@ -19,7 +19,7 @@ struct bl_plan_args {
     const char *model, *shape, *explain, *target, *out, *trace; /* model: -m */
     double reserve_gib, prefill_weight; /* prefill_weight: what target says */
     int64_t depth_tokens;
-    bool shorter, fixed_ubatch; /* fixed: -ub was given */
+    bool shorter, peers, fixed_ubatch; /* fixed: -ub was given */
     int format; /* enum bl_plan_format */
     struct bl_arg_texts what_if, compare;
 };
@@ -52,6 +52,8 @@ void bl_plan_ask_finish(struct bl_plan_ask *); /* zeroed is fine */
 const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 
 void bl_plan_table_print(FILE *, const struct bl_placement *);
+/* Beneath it: what other programs would reach. */
+void bl_plan_peers_print(FILE *, const struct bl_placement *);
 int bl_plan_table_explain(const struct bl_report *, FILE *, const struct bl_placement *, const char *tensor);
 int bl_plan_compare_print(const struct bl_report *, FILE *, const struct bl_placement *before,
                           const struct bl_placement *after);
