@@ -197,6 +197,7 @@ enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
 /* 1 AVX2; 2 AVX-512 with VNNI, VBMI, GFNI; 4 NEON with dot products; 8 i8mm; 16 one row at a time; 32 SVE, 256 bits or more;
  * 64 AVX-VNNI; 128 AVX-512 VNNI in 256 bits; 256 AMX; 512 AVX-512 BF16 */
 enum { BL_CPU_MASK_ALL = 1023 };
+#define BL_CTX_MAX UINT64_MAX            /* a context as long as fits, at most what the model was trained with */
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
     /* This machine as `ballast probe` wrote it, or one to plan for, also by its name; NULL: looked at. */
@@ -206,7 +207,7 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *plan_file;
     const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
     uint32_t n_device_set;
-    uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096 */
+    uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096; or BL_CTX_MAX */
     uint32_t batch_tokens;               /* logical batch, 0 = BL_BATCH_TOKENS */
     uint32_t ubatch_tokens;              /* physical batch, 0 = BL_UBATCH_TOKENS */
     uint32_t out_tokens;                 /* most logits rows of one step, 0 = one per session */
@@ -220,7 +221,8 @@ struct bl_options {                      /* zeroed = choose everything */
     bool exact;                          /* float weights, float activations, float KV unless types are given */
     bool no_mmap;                        /* read weights with large reads instead of mapping them */
     bool mlock;
-    const char *type_k, *type_v;         /* KV types by name, NULL = f16 (f32 with exact) */
+    /* KV types by name, NULL = f16 (f32 with exact). "auto": f16, unless only a smaller one fits, or q8_0 gains much. */
+    const char *type_k, *type_v;
     /* Tokens that bl_session_rewind can always take back, whatever the model keeps; counted from the longest that the
      * session has been, not anew after each rewind. Without, only what a window or recurrent state happens to hold
      * still; each costs a copy of the recurrent state, a row of a window. */
@@ -242,6 +244,8 @@ const struct bl_gguf *bl_engine_gguf(const struct bl_engine *);
 const struct bl_vocab *bl_engine_vocab(const struct bl_engine *); /* NULL: the file has none */
 uint32_t bl_engine_n_vocab(const struct bl_engine *);             /* logits per row */
 uint64_t bl_engine_ctx(const struct bl_engine *);                 /* tokens a session can hold */
+uint64_t bl_engine_trained_ctx(const struct bl_engine *);         /* what the model was trained with */
+void bl_engine_types(const struct bl_engine *, const char **type_k, const char **type_v); /* of its cache */
 
 /* What a session keeps of its tokens, as bl_open would plan it; nothing is allocated for it. */
 struct bl_state_line {                   /* the rows of one kind, of all layers that keep them */
@@ -318,12 +322,18 @@ struct bl_placement_rules {              /* as llama.cpp has them; device names:
     const char *tensor_split, *split_mode, *devices; /* -ts, -sm, -dev; NULL: not given */
     int32_t main_gpu;                    /* -mg; 0: the first */
 };
+struct bl_placement_lack {               /* of the nearest plan */
+    char device[32];
+    uint64_t bytes;                      /* so much more would do there */
+};
 struct bl_placement_options {            /* zeroed = choose everything */
     const struct bl_placement_rules *rules; /* judged as they are, instead of searching; NULL: none */
     double prefill_weight;               /* what speed counts: 0 decode alone, 1 prefill alone */
     uint64_t reserve_bytes;              /* kept free on every card */
     uint64_t depth_tokens;               /* context at which speeds are predicted; 0: half of it, at most 4096 */
     bool may_shrink_ctx;                 /* where the context asked for does not fit */
+    uint64_t least_ctx_tokens;           /* but not below this */
+    struct bl_placement_lack *lack;      /* filled with BL_ENOFIT, which then names nothing that would fit; NULL */
     bool fixed_ubatch;                   /* ubatch_tokens as given, 0 included; else larger ones are tried too */
     bool peers;                          /* bl_placement_json says what other programs reach */
 };

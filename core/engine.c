@@ -277,6 +277,17 @@ uint64_t bl_engine_ctx(const struct bl_engine *e)
     return e->parts.plan.ctx_tokens;
 }
 
+uint64_t bl_engine_trained_ctx(const struct bl_engine *e)
+{
+    return e->parts.model->hp.n_ctx_train;
+}
+
+void bl_engine_types(const struct bl_engine *e, const char **type_k, const char **type_v)
+{
+    *type_k = bl_dtypes[e->parts.model->opt.type_k].name;
+    *type_v = bl_dtypes[e->parts.model->opt.type_v].name;
+}
+
 uint32_t bl_engine_memory(const struct bl_engine *e, uint32_t i, struct bl_memory_line *out)
 {
     const struct bl_ledger *l = &e->parts.plan.ledger;

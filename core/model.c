@@ -495,6 +495,8 @@ static enum bl_status read_hparams(struct bl_model *m)
 static enum bl_status settle_context(struct bl_model *m)
 {
     uint64_t trained = m->hp.n_ctx_train;
+    if (m->opt.ctx_tokens == BL_CTX_MAX)
+        m->opt.ctx_tokens = trained < BL_MAX_CONTEXT ? trained : BL_MAX_CONTEXT;
     if (!m->opt.ctx_tokens)
         m->opt.ctx_tokens = trained < DEFAULT_CONTEXT ? trained : DEFAULT_CONTEXT;
     if (m->opt.ctx_tokens > BL_MAX_CONTEXT)

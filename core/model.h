@@ -166,7 +166,7 @@ extern const struct bl_family *const bl_families[];                            /
 #include "families.def"
 #undef X
 
-/* opt->ctx_tokens 0: trained context, at most 4096. opt NULL: that, and f16 K and V. */
+/* opt->ctx_tokens 0: trained context, at most 4096; BL_CTX_MAX: all of it. opt NULL: that, and f16 K and V. */
 enum bl_status bl_model_open(struct bl_model **out, const struct bl_gguf *, const struct bl_model_options *opt);
 void bl_model_close(struct bl_model *);
 enum bl_status bl_model_outline(const struct bl_outline *);

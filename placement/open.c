@@ -3,6 +3,7 @@
 #include "planner.h"
 
 #include "backends.h"
+#include "cache_type.h"
 #include "engine.h"
 #include "log.h"
 #include "mem.h"
@@ -14,7 +15,7 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
 {
     enum bl_dtype t = opt->exact ? BL_F32 : BL_F16;
 
-    enum bl_status st = name ? bl_dtype_by_name(name, &t) : BL_OK;
+    enum bl_status st = name && strcmp(name, "auto") != 0 ? bl_dtype_by_name(name, &t) : BL_OK;
     if (st)
         return bl_fail_in(st, "%s", flag);
     if (!bl_dtype_can_encode(t) || bl_dtypes[t].act == BL_ACT_NONE)
@@ -111,12 +112,51 @@ static enum bl_status plan_by_file(struct bl_engine_parts *p, struct bl_plan_fil
     return say_redone(file, &c, p);
 }
 
+struct trying {
+    const struct bl_engine_parts *parts;
+    const struct bl_options *opt;
+};
+
+static enum bl_status try_cache(void *arg, struct bl_cache_attempt *a)
+{
+    const struct trying *t = arg;
+    const enum bl_status st = bl_plan_make(&a->choice.plan, a->model, &t->parts->machine, t->opt);
+
+    a->outcome.ctx_tokens = a->choice.plan.ctx_tokens;
+    return st;
+}
+
+/* A type that was not the first choice is told of, since it rounds more. */
+static enum bl_status plan_with_cache(struct bl_engine_parts *p, const struct bl_options *opt)
+{
+    struct trying t = {p, opt};
+    struct bl_cache_attempt a;
+
+    BL_TRY(bl_cache_choose(&a, p->gguf, opt, try_cache, &t));
+    const bool usual =
+        a.model->opt.type_k == p->model->opt.type_k && a.model->opt.type_v == p->model->opt.type_v;
+    for (uint32_t i = 0; i < a.choice.n_reasons; i++)
+        if (usual)
+            bl_info("%s", a.choice.reason[i].text);
+        else
+            bl_warn("%s", a.choice.reason[i].text);
+    bl_model_close(p->model);
+    p->model = a.model;
+    p->plan = a.choice.plan;
+    a.choice.plan = (struct bl_plan){0};
+    bl_choice_finish(&a.choice);
+    return BL_OK;
+}
+
 static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
                                  const struct bl_options *opt)
 {
     BL_TRY(open_model(p, path, opt));
     BL_TRY(bl_machine_probe(&p->machine, opt));
-    BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
+    if (bl_cache_is_auto(opt))
+        BL_TRY(plan_with_cache(p, opt));
+    else
+        BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
     return open_devices(p);
 }
 

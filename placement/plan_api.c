@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the public API says of a placement. */
+#include "cache_type.h"
 #include "constraints.h"
 #include "json.h"
 #include "machine_file.h"
@@ -31,16 +32,53 @@ static void note_redone(void *arg, const char *text)
         snprintf(p->redone[p->n_redone++], sizeof p->redone[0], "%s", text);
 }
 
+struct making {
+    struct bl_placement *p;
+    const struct bl_options *opt;
+    const struct bl_placement_options *po;
+    const struct bl_search_options *so;
+};
+
+/* Without cards a plan is what running makes, which knows no speeds. */
+static enum bl_status try_cache(void *arg, struct bl_cache_attempt *a)
+{
+    const struct making *k = arg;
+    const struct bl_machine *machine = &k->p->machine;
+    const struct bl_choice *c = &a->choice;
+
+    BL_TRY(k->po->rules ? bl_judge(&a->choice, a->model, machine, k->opt, k->so, k->po->rules)
+                        : bl_search(&a->choice, a->model, machine, k->opt, k->so));
+    a->outcome.ctx_tokens = c->plan.ctx_tokens;
+    if (machine->n_devices > 1 && c->decode.tok_per_s > 0 && c->prefill.tok_per_s > 0)
+        a->outcome.score =
+            bl_plan_score(1 / c->decode.tok_per_s, 1 / c->prefill.tok_per_s, k->so->prefill_weight);
+    return BL_OK;
+}
+
+static enum bl_status make(struct making *k)
+{
+    struct bl_placement *p = k->p;
+    struct bl_cache_attempt a = {.model = p->model};
+
+    if (bl_cache_is_auto(k->opt)) {
+        BL_TRY(bl_cache_choose(&a, p->gguf, k->opt, try_cache, k));
+        bl_model_close(p->model);
+    } else {
+        BL_TRY(try_cache(k, &a));
+    }
+    p->model = a.model;
+    p->choice = a.choice;
+    return BL_OK;
+}
+
 /* Of a plan file, or made now. */
 static enum bl_status decide(struct bl_placement *p, const struct bl_options *opt,
                              const struct bl_placement_options *po,
                              const struct bl_search_options *so, const struct bl_plan_file *file)
 {
     p->placed_by = po->rules ? BL_BY_RULES : BL_BY_SEARCH;
-    if (po->rules)
-        return bl_judge(&p->choice, p->model, &p->machine, opt, so, po->rules);
-    if (!opt->plan_file)
-        return bl_search(&p->choice, p->model, &p->machine, opt, so);
+    if (po->rules || !opt->plan_file)
+        return make(&(struct making){p, opt, po, so});
     BL_TRY(bl_plan_file_judge(&p->choice, file, p->model, &p->machine, opt, so));
     p->placed_by = p->choice.by_hand ? BL_BY_HAND : file->settings.placed_by;
     bl_plan_file_redone(file, &p->choice, &p->machine, note_redone, p);
@@ -69,6 +107,8 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
                                                          : half < MOST_DEPTH ? half
                                                                              : MOST_DEPTH,
                                          .may_shrink_ctx = po->may_shrink_ctx,
+                                         .least_ctx_tokens = po->least_ctx_tokens,
+                                         .lack = po->lack,
                                          .fixed_ubatch = po->fixed_ubatch};
     if (so.depth_tokens >= p->model->opt.ctx_tokens)
         return bl_fail(BL_EINVAL, "a depth of %llu tokens leaves no room in a context of %llu",

@@ -47,7 +47,7 @@ static enum bl_status check_type(const struct bl_plan_file *f, const char *flag,
 {
     enum bl_dtype a, b;
 
-    if (!given)
+    if (!given || !strcmp(given, "auto"))
         return BL_OK;
     const enum bl_status st = bl_dtype_by_name(given, &a);
     if (st)
@@ -60,6 +60,11 @@ enum bl_status bl_plan_file_options(const struct bl_plan_file *f, struct bl_opti
 {
     const struct bl_plan_file_settings *s = &f->settings;
 
+    if (o->ctx_tokens == BL_CTX_MAX)
+        return bl_fail(BL_EINVAL,
+                       "-c max contradicts %s, whose context is settled: leave it out, "
+                       "or plan anew",
+                       f->what);
     BL_TRY(check_numbers(f, o));
     BL_TRY(check_type(f, "-ctk", o->type_k, s->type_k));
     BL_TRY(check_type(f, "-ctv", o->type_v, s->type_v));

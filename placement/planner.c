@@ -24,7 +24,7 @@ enum bl_status bl_plan_size_steps(struct bl_plan *p, const struct bl_model *m,
         return bl_fail(BL_EINVAL, "ubatch %u is larger than batch %u; lower -ub or raise -b",
                        ubatch, batch);
     p->max_sessions = opt->max_sessions ? opt->max_sessions : 1;
-    p->ctx_tokens = m->opt.ctx_tokens;
+    p->ctx_tokens = p->ctx_tokens ? p->ctx_tokens : m->opt.ctx_tokens;
     p->batch_tokens = least(batch, p->ctx_tokens * p->max_sessions);
     p->ubatch_tokens = least(ubatch, p->batch_tokens);
     p->out_tokens = least(opt->out_tokens ? opt->out_tokens : p->max_sessions, p->batch_tokens);
@@ -112,12 +112,16 @@ static enum bl_status fill_memory(struct bl_plan *p, const struct bl_model *m,
 
 /* The system fills its page cache from whichever node reads first: with several of them weights are
  * read into blocks that can be placed, if there is room. */
+static bool would_rather_read(const struct bl_machine *machine, const struct bl_options *opt)
+{
+    return !opt->no_mmap && machine->cpus && machine->cpus->n_nodes > 1 && !opt->no_bind;
+}
+
 static enum bl_status prefer_reading(struct bl_plan *p, const struct bl_model *m,
-                                     const struct bl_machine *machine, const struct bl_options *opt)
+                                     const struct bl_machine *machine)
 {
     const struct bl_machine_device *host = &machine->device[0];
-    if (!p->mmap || !machine->cpus || machine->cpus->n_nodes < 2 || opt->no_bind)
-        return BL_OK;
+
     for (unsigned mapped = 0; mapped < 2; mapped++) {
         p->mmap = mapped;
         bl_ledger_finish(&p->ledger);
@@ -125,35 +129,133 @@ static enum bl_status prefer_reading(struct bl_plan *p, const struct bl_model *m
         if (bl_ledger_planned(&p->ledger, 0) <= host->usable_bytes)
             break;
     }
-    bl_info(p->mmap ? "memory nodes: no room to read the weights; mapped, they lie where they were "
-                      "first read"
-                    : "memory nodes: weights are read, for a mapped file cannot be placed");
     return BL_OK;
 }
 
-/* One device so far: everything lives on the host CPU, the table of bl_plan_init. */
-enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *m,
-                            const struct bl_machine *machine, const struct bl_options *opt)
+/* One device so far: everything lives on the host CPU, the table of bl_plan_init. ctx_tokens 0: the
+ * model's. */
+static enum bl_status make(struct bl_plan *out, const struct bl_model *m,
+                           const struct bl_machine *machine, const struct bl_options *opt,
+                           uint64_t ctx_tokens)
 {
     struct bl_plan p;
     enum bl_status st = bl_plan_init(&p, m);
 
-    if (!st)
-        st = bl_plan_size_steps(&p, m, opt);
+    if (st)
+        return st;
+    p.ctx_tokens = ctx_tokens;
+    st = bl_plan_size_steps(&p, m, opt);
     if (!st)
         st = bl_plan_check(&p, m, machine);
     if (!st)
-        st = fill_memory(&p, m, machine);
-    if (!st)
-        st = prefer_reading(&p, m, machine, opt);
-    if (!st)
-        bl_plan_choose_nodes(&p, machine, opt);
-    if (!st)
-        st = check_fit(&p, machine);
-    if (st) {
+        st = would_rather_read(machine, opt) ? prefer_reading(&p, m, machine)
+                                             : fill_memory(&p, m, machine);
+    if (st)
         bl_plan_finish(&p);
-        return st;
+    else
+        *out = p;
+    return st;
+}
+
+/* ---- the longest context -------------------------------------------------------------------- */
+
+enum { CTX_STEP = 256 };
+
+enum bl_status bl_longest_ctx(uint64_t most, bl_ctx_fits_fn *fits, void *arg, uint64_t *out)
+{
+    uint64_t low = 0, high = (most + CTX_STEP - 1) / CTX_STEP;
+    bool yes;
+
+    BL_TRY(fits(arg, most, &yes));
+    while (!yes && high - low > 1) {
+        const uint64_t mid = (low + high) / 2;
+        bool some;
+        BL_TRY(fits(arg, mid * CTX_STEP, &some));
+        *(some ? &low : &high) = mid;
     }
-    *out = p;
+    *out = yes ? most : low * CTX_STEP;
     return BL_OK;
+}
+
+struct fitting {
+    const struct bl_model *model;
+    const struct bl_machine *machine;
+    const struct bl_options *opt;
+};
+
+static bool has_room(const struct bl_plan *p, const struct bl_machine *machine)
+{
+    for (uint16_t d = 0; d < machine->n_devices; d++)
+        if (bl_ledger_planned(&p->ledger, d) > machine->device[d].usable_bytes)
+            return false;
+    return true;
+}
+
+static enum bl_status fits_with(void *arg, uint64_t ctx_tokens, bool *fits)
+{
+    const struct fitting *f = arg;
+    struct bl_plan p;
+
+    BL_TRY(make(&p, f->model, f->machine, f->opt, ctx_tokens));
+    *fits = has_room(&p, f->machine);
+    bl_plan_finish(&p);
+    return BL_OK;
+}
+
+/* Where none fits, the least shows what is missing. */
+static enum bl_status find_ctx(struct fitting *f, uint64_t *ctx_tokens)
+{
+    const uint64_t most = f->model->opt.ctx_tokens;
+
+    BL_TRY(bl_longest_ctx(most, fits_with, f, ctx_tokens));
+    if (!*ctx_tokens)
+        *ctx_tokens = most < CTX_STEP ? most : CTX_STEP;
+    return BL_OK;
+}
+
+enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *m,
+                            const struct bl_machine *machine, const struct bl_options *opt)
+{
+    struct fitting f = {m, machine, opt};
+    uint64_t ctx_tokens = 0;
+    struct bl_plan p;
+
+    if (opt->ctx_tokens == BL_CTX_MAX)
+        BL_TRY(find_ctx(&f, &ctx_tokens));
+    BL_TRY(make(&p, m, machine, opt, ctx_tokens));
+    if (would_rather_read(machine, opt))
+        bl_info(p.mmap
+                    ? "memory nodes: no room to read the weights; mapped, they lie where they were "
+                      "first read"
+                    : "memory nodes: weights are read, for a mapped file cannot be placed");
+    bl_plan_choose_nodes(&p, machine, opt);
+    const enum bl_status st = check_fit(&p, machine);
+    if (st)
+        bl_plan_finish(&p);
+    else
+        *out = p;
+    return st;
+}
+
+void bl_plan_lack(struct bl_placement_lack *out, const struct bl_model *m,
+                  const struct bl_machine *machine, const struct bl_options *opt)
+{
+    struct fitting f = {m, machine, opt};
+    uint64_t ctx_tokens = 0;
+    struct bl_plan p;
+
+    *out = (struct bl_placement_lack){.bytes = 0};
+    if (opt->ctx_tokens == BL_CTX_MAX && find_ctx(&f, &ctx_tokens))
+        return;
+    if (make(&p, m, machine, opt, ctx_tokens))
+        return;
+    for (uint16_t d = 0; d < machine->n_devices && !out->bytes; d++) {
+        const struct bl_machine_device *md = &machine->device[d];
+        const uint64_t need = bl_ledger_planned(&p.ledger, d);
+        if (need <= md->usable_bytes)
+            continue;
+        snprintf(out->device, sizeof out->device, "%s", md->id);
+        out->bytes = need - md->usable_bytes;
+    }
+    bl_plan_finish(&p);
 }

@@ -27,10 +27,18 @@ void bl_plan_choose_nodes(struct bl_plan *, const struct bl_machine *, const str
 
 /* How the options want the model opened. */
 enum bl_status bl_model_choose(struct bl_model_options *out, const struct bl_options *);
-/* Context, batches and sessions of a plan, from the options and their defaults. */
+/* The most tokens up to `most` for which fits() says so, `most` or a multiple of 256; 0: there are none. What fits at some
+ * size must do so at smaller ones. */
+typedef enum bl_status bl_ctx_fits_fn(void *arg, uint64_t ctx_tokens, bool *fits);
+enum bl_status bl_longest_ctx(uint64_t most, bl_ctx_fits_fn *fits, void *arg, uint64_t *out);
+/* Context, unless the plan has one, batches and sessions, from the options and their defaults. */
 enum bl_status bl_plan_size_steps(struct bl_plan *, const struct bl_model *, const struct bl_options *);
 
-/* Decides and fills the ledger's planned column; BL_ENOFIT when a device has too little. */
+/* What the plan that bl_plan_make refuses lacks; bytes 0: nothing, or that is not known. */
+void bl_plan_lack(struct bl_placement_lack *out, const struct bl_model *, const struct bl_machine *,
+                  const struct bl_options *);
+/* Decides and fills the ledger's planned column; BL_ENOFIT when a device has too little. With BL_CTX_MAX as the options'
+ * context it becomes the longest that fits, up to the model's. */
 enum bl_status bl_plan_make(struct bl_plan *out, const struct bl_model *, const struct bl_machine *,
                             const struct bl_options *);
 

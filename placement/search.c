@@ -14,6 +14,7 @@ enum { MOST_SIZES = 8 }; /* of steps */
 /* One size of steps. */
 struct trial {
     struct bl_search_state s;
+    struct bl_search_options opt;
     struct bl_choice c;
     bool fits;
 };
@@ -27,33 +28,45 @@ void bl_choice_finish(struct bl_choice *c)
 
 /* ---- one size of steps ---- */
 
-static enum bl_status shrink(struct bl_search_state *s, bool *fits)
+/* Speeds are predicted where there is something of the context left. */
+static void set_ctx(struct trial *t, uint64_t ctx)
 {
+    t->c.plan.ctx_tokens = ctx;
+    if (t->opt.depth_tokens >= ctx)
+        t->opt.depth_tokens = ctx / 2;
+    t->c.depth_tokens = t->opt.depth_tokens;
+}
+
+static enum bl_status shrink(struct trial *t)
+{
+    struct bl_search_state *s = &t->s;
     uint64_t nearest = 0;
 
-    BL_TRY(bl_search_nearest(s, &nearest));
-    if (!nearest || !s->opt->may_shrink_ctx)
+    if (s->opt->may_shrink_ctx || !s->opt->lack)
+        BL_TRY(bl_search_nearest(s, &nearest));
+    if (!nearest || !s->opt->may_shrink_ctx || nearest < s->opt->least_ctx_tokens)
         return bl_search_no_room(s, nearest);
-    s->plan->ctx_tokens = nearest;
+    set_ctx(t, nearest);
     bl_search_close(s);
     *s = (struct bl_search_state){
         .model = s->model, .machine = s->machine, .opt = s->opt, .plan = s->plan};
     BL_TRY(bl_search_open(s));
-    return bl_search_settle(s, fits);
+    return bl_search_settle(s, &t->fits);
 }
 
 static enum bl_status open_trial(struct trial *t, const struct bl_model *m,
                                  const struct bl_machine *machine,
                                  const struct bl_search_options *opt, const struct bl_plan *sized)
 {
-    *t = (struct trial){
-        .s = {.model = m, .machine = machine, .opt = opt, .plan = &t->c.plan},
-        .c = {.depth_tokens = opt->depth_tokens, .asked_ctx_tokens = sized->ctx_tokens}};
+    *t = (struct trial){.s = {.model = m, .machine = machine, .opt = &t->opt, .plan = &t->c.plan},
+                        .opt = *opt,
+                        .c = {.asked_ctx_tokens = sized->ctx_tokens}};
     BL_TRY(bl_plan_init(&t->c.plan, m));
     uint16_t *slot = t->c.plan.slot;
     t->c.plan = *sized;
     t->c.plan.slot = slot;
     t->c.plan.mmap = false; /* every device holds what is its own */
+    set_ctx(t, sized->ctx_tokens);
     return bl_search_open(&t->s);
 }
 
@@ -68,7 +81,7 @@ static enum bl_status try_size(struct trial *t, bool first)
 {
     BL_TRY(bl_search_settle(&t->s, &t->fits));
     if (!t->fits && first)
-        BL_TRY(shrink(&t->s, &t->fits));
+        BL_TRY(shrink(t));
     return BL_OK;
 }
 
@@ -142,10 +155,16 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
                                    const struct bl_search_options *opt)
 {
     struct bl_plan sized = {.n_layers = m->hp.n_layer};
+    struct bl_search_options with = *opt;
+    const bool longest = options->ctx_tokens == BL_CTX_MAX;
+    bool on_cards = false;
     struct trial *best;
 
     BL_TRY(bl_plan_size_steps(&sized, m, options));
-    BL_TRY(try_sizes(t, n, m, machine, opt, &sized));
+    if (longest)
+        BL_TRY(bl_search_longest(&sized, m, machine, opt, &on_cards));
+    with.may_shrink_ctx = opt->may_shrink_ctx || longest;
+    BL_TRY(try_sizes(t, n, m, machine, &with, &sized));
     BL_TRY(confirm_one(t, *n, &best));
     if (!best)
         return bl_search_no_room(&t[0].s, 0);
@@ -154,10 +173,35 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     BL_TRY(bl_explain(&best->c, &best->s.costs, m, machine));
     BL_TRY(bl_explain_split(&best->c, &best->s.costs, m, machine));
     BL_TRY(explain_size(best, t, *n));
-    BL_TRY(bl_plan_speed(&best->c, m, machine, opt));
+    if (longest)
+        BL_TRY(bl_explain_longest(&best->c, m, opt, on_cards));
+    BL_TRY(bl_plan_speed(&best->c, m, machine, &best->opt));
     *out = best->c;
     best->c = (struct bl_choice){0};
     return BL_OK;
+}
+
+/* Shorter where that is allowed; the ledger of what does not fit is what lacks. */
+static enum bl_status plan_host(struct bl_choice *c, const struct bl_model *m,
+                                const struct bl_machine *machine, const struct bl_options *options,
+                                const struct bl_search_options *opt)
+{
+    struct bl_options shorter = *options;
+    enum bl_status st = bl_plan_make(&c->plan, m, machine, options);
+
+    if (st == BL_ENOFIT && opt->may_shrink_ctx) {
+        shorter.ctx_tokens = BL_CTX_MAX;
+        st = bl_plan_make(&c->plan, m, machine, &shorter);
+        if (!st && c->plan.ctx_tokens < opt->least_ctx_tokens) {
+            bl_plan_finish(&c->plan);
+            st = bl_plan_make(&c->plan, m, machine, options);
+        }
+    }
+    if (st == BL_ENOFIT && opt->lack)
+        bl_plan_lack(opt->lack, m, machine, options);
+    c->asked_ctx_tokens =
+        options->ctx_tokens == BL_CTX_MAX ? c->plan.ctx_tokens : m->opt.ctx_tokens;
+    return st;
 }
 
 /* Without cards there is nothing to choose: the plan that running makes. */
@@ -166,16 +210,22 @@ static enum bl_status search_host(struct bl_choice *out, const struct bl_model *
                                   const struct bl_options *options,
                                   const struct bl_search_options *opt)
 {
-    struct bl_choice c = {.depth_tokens = opt->depth_tokens};
+    const bool longest = options->ctx_tokens == BL_CTX_MAX;
+    struct bl_search_options with = *opt;
+    struct bl_choice c = {0};
     struct bl_costs costs = {0};
 
-    BL_TRY(bl_plan_make(&c.plan, m, machine, options));
-    c.asked_ctx_tokens = c.plan.ctx_tokens;
-    enum bl_status st = bl_costs_make(&costs, m, machine, &c.plan, opt);
+    BL_TRY(plan_host(&c, m, machine, options, opt));
+    if (with.depth_tokens >= c.plan.ctx_tokens)
+        with.depth_tokens = c.plan.ctx_tokens / 2;
+    c.depth_tokens = with.depth_tokens;
+    enum bl_status st = bl_costs_make(&costs, m, machine, &c.plan, &with);
     if (!st)
         st = bl_explain(&c, &costs, m, machine);
+    if (!st && longest)
+        st = bl_explain_longest(&c, m, opt, false);
     if (!st)
-        st = bl_plan_speed(&c, m, machine, opt);
+        st = bl_plan_speed(&c, m, machine, &with);
     bl_costs_finish(&costs);
     if (st)
         bl_choice_finish(&c);

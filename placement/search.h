@@ -30,6 +30,8 @@ struct bl_search_options {
     uint64_t reserve_bytes;      /* kept free on every card */
     uint64_t depth_tokens;       /* context at which speeds are predicted */
     bool may_shrink_ctx;
+    uint64_t least_ctx_tokens;   /* then at least so many */
+    struct bl_placement_lack *lack; /* told of BL_ENOFIT, which then searches for nothing else; NULL */
     bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
     const struct bl_pins *pins;  /* NULL: none */
 };

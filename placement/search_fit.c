@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum bl_status fits_with(const struct bl_search_state *s, const struct bl_model *m,
-                                uint64_t ctx, bool *fits)
+enum bl_status bl_search_fits(const struct bl_search_state *s, const struct bl_model *m,
+                              uint64_t ctx, bool *fits)
 {
     struct bl_search_state t = {.model = m, .machine = s->machine, .opt = s->opt, .plan = s->plan};
     const uint64_t was = s->plan->ctx_tokens;
@@ -15,6 +15,8 @@ static enum bl_status fits_with(const struct bl_search_state *s, const struct bl
     enum bl_status st = bl_search_open(&t);
     if (!st)
         st = bl_search_guess(&t);
+    if (!st && s->on_cards)
+        bl_search_empty_host(&t);
     if (!st)
         st = bl_search_any(&t, fits);
     bl_search_close(&t);
@@ -30,7 +32,7 @@ enum bl_status bl_search_nearest(const struct bl_search_state *s, uint64_t *ctx)
 
     while (high - low > 1) {
         const uint64_t mid = (low + high) / 2;
-        BL_TRY(fits_with(s, s->model, mid * STEP, &fits));
+        BL_TRY(bl_search_fits(s, s->model, mid * STEP, &fits));
         *(fits ? &low : &high) = mid;
     }
     *ctx = low * STEP;
@@ -55,7 +57,7 @@ static enum bl_status nearest_type(const struct bl_search_state *s, uint8_t *typ
         opt.type_k = opt.type_v = smaller[i];
         if (bl_model_open(&other, m->gguf, &opt))
             continue; /* the family does not keep its cache so */
-        const enum bl_status st = fits_with(s, other, s->plan->ctx_tokens, &fits);
+        const enum bl_status st = bl_search_fits(s, other, s->plan->ctx_tokens, &fits);
         bl_model_close(other);
         BL_TRY(st);
         *type = fits ? smaller[i] : BL_N_DTYPES;
@@ -70,6 +72,12 @@ enum bl_status bl_search_no_room(const struct bl_search_state *s, uint64_t neare
     char context[80] = "", cache[96] = "";
     uint8_t type;
 
+    if (s->opt->lack) {
+        snprintf(s->opt->lack->device, sizeof s->opt->lack->device, "%s", d->id);
+        s->opt->lack->bytes = s->least_missing;
+        return bl_fail(BL_ENOFIT, "the model does not fit: %.2f GiB are missing on %s",
+                       (double)s->least_missing * gib, d->id);
+    }
     BL_TRY(nearest_type(s, &type));
     if (nearest)
         snprintf(context, sizeof context, "a context of %llu tokens would fit (-c %llu); ",

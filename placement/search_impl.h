@@ -118,7 +118,7 @@ struct bl_search_state {
     double best_score;              /* INFINITY: none yet */
     double decode_ns, prefill_ns;   /* of the best, for a token */
     uint32_t n_simulated, most_simulated;
-    bool quick;
+    bool quick, on_cards;           /* on_cards: RAM is to hold nothing that a card could */
     uint64_t least_missing;         /* of candidates that do not fit */
     uint16_t missing_on;
 };
@@ -136,6 +136,16 @@ enum bl_status bl_search_confirm(struct bl_search_state *, bool *fits);
 enum bl_status bl_search_split(struct bl_search_state *);
 /* Nanoseconds of a token of the state's plan. */
 enum bl_status bl_search_simulate(struct bl_search_state *, double *decode, double *prefill);
+/* Whether any candidate fits, without regard to speed; with that context. */
+enum bl_status bl_search_fits(const struct bl_search_state *, const struct bl_model *, uint64_t ctx, bool *fits);
+/* The longest context, up to the one sized for. on_cards: it is one with which cards can hold all weights, which a usual
+ * context must leave room for, too. */
+enum bl_status bl_search_longest(struct bl_plan *sized, const struct bl_model *, const struct bl_machine *,
+                                 const struct bl_search_options *, bool *on_cards);
+/* RAM has no room for more than it needs when all that a card can hold is on one. */
+void bl_search_empty_host(struct bl_search_state *);
+enum bl_status bl_explain_longest(struct bl_choice *, const struct bl_model *, const struct bl_search_options *,
+                                  bool on_cards);
 /* Whether any candidate fits, without regard to speed. */
 enum bl_status bl_search_any(struct bl_search_state *, bool *fits);
 /* BL_ENOFIT with what lacks where, and the nearest context, type of cache and memory that would do. *nearest: a multiple

@@ -413,6 +413,7 @@ static int run_row(struct bench *b, size_t i)
     }
     r.model = b->model;
     r.ctx_tokens = bl_engine_ctx(b->engine);
+    bl_engine_types(b->engine, &r.c.type_k, &r.c.type_v); /* that were asked for, or found */
     r.planned_bytes = b->planned_bytes;
     r.machine_gbs = b->read_gbs;
     stamp(r.time);

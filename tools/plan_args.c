@@ -24,6 +24,8 @@ static const struct bl_arg plan_rows[] = {
      .help = "context at which speeds are predicted (default: half of it, at most 4096)"},
     {"--shorter-context", BL_ARG_FLAG, AT(shorter),
      .help = "if -c does not fit, plan for the longest context that does"},
+    {"-fitc,--fit-ctx", BL_ARG_INT, AT(least_ctx), "N", 1, 1 << 30,
+     .help = "likewise, but not shorter than N tokens"},
     {"--peers", BL_ARG_FLAG, AT(peers),
      .help = "also what llama.cpp and ik_llama.cpp would reach there, each with the nearest "
              "placement that its flags can say (--format flags)"},
@@ -162,7 +164,7 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
                  const struct bl_engine_args *e)
 {
     q->opt = bl_engine_args_machine(e);
-    q->opt.ctx_tokens = (uint64_t)e->ctx_tokens;
+    q->opt.ctx_tokens = bl_engine_args_ctx(e);
     q->opt.batch_tokens = (uint32_t)e->batch_tokens;
     q->opt.ubatch_tokens = (uint32_t)e->ubatch_tokens;
     q->opt.type_k = e->type_k;
@@ -176,7 +178,8 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
                                              .reserve_bytes =
                                                  (uint64_t)(a->reserve_gib * (double)(1 << 30)),
                                              .depth_tokens = (uint64_t)a->depth_tokens,
-                                             .may_shrink_ctx = a->shorter,
+                                             .may_shrink_ctx = a->shorter || a->least_ctx,
+                                             .least_ctx_tokens = (uint64_t)a->least_ctx,
                                              .peers = a->peers,
                                              .fixed_ubatch = a->fixed_ubatch};
 }

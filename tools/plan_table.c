@@ -18,6 +18,12 @@ static void print_speed(FILE *f, const char *what, const struct bl_speed *s)
 
 static void print_speeds(FILE *f, const struct bl_placement_info *i)
 {
+    if (!(i->decode.tok_per_s > 0)) {
+        fprintf(f,
+                "\nNothing is known of this machine's speed; 'ballast probe -o FILE' measures it "
+                "for --machine FILE\n");
+        return;
+    }
     fprintf(f, "\nPredicted at a depth of %" PRIu64 " tokens\n", i->depth_tokens);
     print_speed(f, "decode", &i->decode);
     print_speed(f, "prefill", &i->prefill);

@@ -18,7 +18,7 @@ enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG, BL_PLAN_FLAGS };
 struct bl_plan_args {
     const char *model, *shape, *explain, *target, *out, *trace; /* model: -m */
     double reserve_gib, prefill_weight; /* prefill_weight: what target says */
-    int64_t depth_tokens;
+    int64_t depth_tokens, least_ctx; /* least_ctx: 0: not given */
     bool shorter, peers, fixed_ubatch; /* fixed: -ub was given */
     int format; /* enum bl_plan_format */
     struct bl_arg_texts what_if, compare;

@@ -125,6 +125,34 @@ def case_05_layers_are_split_by_bytes():
     fits(j)
     assert layers_on(j, "cpu0", "attention") == 0 and j["head"] != "cpu0"
 
+def case_06_the_longest_context_displaces_nothing():
+    """LC#18097: a context that nobody asked for pushes layers off the card."""
+    m, room = header("qwen3-30b-a3b"), rig(cpu(128), card(0, 20))
+    j = plan(m, room, "-c", "max")
+    fits(j)
+    n = longest(table(m, room, "-c", "max"))
+    assert 4096 <= n < 40960 and layers_on(j, "gpu0", "experts") == 48, n
+    assert planned(j, "gpu0") > 0.98 * j["devices"][1]["budget_bytes"], "room is left for a longer one"
+    assert layers_on(plan(m, room, "-c", str(n + 2048)), "gpu0", "experts") < 48, "more would still have fitted"
+    # Where weights are in RAM anyway it is any that fits, and with 32 GiB all that it was trained with.
+    small = rig(cpu(128), card(0, 12))
+    assert longest(table(m, small, "-c", "max")) == longest(table(m, rig(cpu(128), card(0, 32)), "-c", "max")) == 40960
+    # A smaller type where that gives much more of it, or needs nothing in RAM: never unasked.
+    j = plan(m, room, "-c", "max", "-ctk", "auto", "-ctv", "auto")
+    assert any("a cache of q8_0: a context of 40960 tokens fits, with f16 one of %d" % n in x for x in j["notes"]), j["notes"]
+    j = plan(m, rig(cpu(128), card(0, 32)), "-c", "max", "-ctk", "auto", "-ctv", "auto")
+    assert any("a cache of f16: it fits" in x for x in j["notes"]), j["notes"]
+    # Shorter only if allowed, and only so far.
+    full = rig(cpu(4), card(0, 16))
+    refused(plan(m, full, "-c", "40960", code=3), "-c ")
+    j = plan(m, full, "-c", "40960", "--fit-ctx", "4096")
+    note, = (x for x in j["notes"] if x.startswith("context reduced from 40960 to "))
+    n = int(note.split()[5])
+    refused(plan(m, full, "-c", "40960", "--fit-ctx", str(n + 256), code=3), "-c %d" % n)
+
+def longest(text):
+    return int(re.search(r"^context (\d+) tokens: (?:the longest|all)", text, re.M).group(1))
+
 def case_07_drafting_blocks_are_accounted_for():
     """LC#23472, #28172, PR#23801: blocks for drafting not in the budget, or reserved for twice."""
     with_draft, without = header("glm-4.5-air"), header("glm-4.5-air", "--layers", "46")

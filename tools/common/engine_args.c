@@ -33,14 +33,18 @@ static const struct bl_arg engine_rows[] = {
              "types and "
              "threads hold where no option is given, and options that ask for other memory are "
              "refused"},
-    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N", 0, 1 << 30,
-     .help = "context, in tokens (default: what the model was trained with, at most 4096)"},
+    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N|max", 0, 1 << 30, .word = "max",
+     .help =
+         "context, in tokens (default: what the model was trained with, at most 4096); max: the "
+         "longest that fits, at most what it was trained with"},
     {"-b,--batch-size", BL_ARG_INT, AT(batch_tokens), "N", 1, 1 << 20,
      .help = "most tokens of one step (default 2048)"},
     {"-ub,--ubatch-size", BL_ARG_INT, AT(ubatch_tokens), "N", 1, 1 << 20,
      .help = "tokens computed at a time within a step (default 512)"},
     {"-ctk,--cache-type-k", BL_ARG_TEXT, AT(type_k), "TYPE",
-     .help = "type of cached keys, such as f16, f32, q8_0 (default f16; f32 with --exact)"},
+     .help =
+         "type of cached keys, such as f16, f32, q8_0 (default f16; f32 with --exact); auto: f16, "
+         "unless only a smaller one fits or q8_0 gains much"},
     {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
      .help = "type of cached values, likewise"},
     {"--rewind", BL_ARG_INT, AT(rewind_tokens), "N", 0, 1 << 16, .help = REWIND_HELP},
@@ -253,6 +257,24 @@ void bl_engine_args_memory(const struct bl_report *r, const struct bl_engine *en
     bl_report_note(r, "%-8s %-10s %16" PRIu64 " %16" PRIu64, "total", "", planned, measured);
 }
 
+uint64_t bl_engine_args_ctx(const struct bl_engine_args *a)
+{
+    return a->ctx_tokens < 0 ? BL_CTX_MAX : (uint64_t)a->ctx_tokens;
+}
+
+static void say_ctx(const struct bl_report *r, const struct bl_engine *engine)
+{
+    const uint64_t ctx = bl_engine_ctx(engine), trained = bl_engine_trained_ctx(engine);
+
+    if (ctx < trained)
+        bl_report_note(r,
+                       "context %" PRIu64 " tokens: the longest that fits, of %" PRIu64
+                       " that the model was trained with",
+                       ctx, trained);
+    else
+        bl_report_note(r, "context %" PRIu64 " tokens: all that the model was trained with", ctx);
+}
+
 int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
 {
     struct bl_progress_view view;
@@ -263,7 +285,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .plan_file = a->plan_file,
         .device_set = a->device_set.item,
         .n_device_set = (uint32_t)a->device_set.n,
-        .ctx_tokens = (uint64_t)a->ctx_tokens,
+        .ctx_tokens = bl_engine_args_ctx(a),
         .batch_tokens = (uint32_t)a->batch_tokens,
         .ubatch_tokens = (uint32_t)a->ubatch_tokens,
         .out_tokens = a->out_tokens,
@@ -302,5 +324,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
     enum bl_status st = bl_open(out, a->model, &opt);
     bl_log_set(bl_report_log, r, most);
     bl_progress_end(&view, st == BL_OK);
+    if (!st && a->ctx_tokens < 0)
+        say_ctx(r, *out);
     return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
 }

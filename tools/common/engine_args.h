@@ -16,7 +16,7 @@
 struct bl_engine_args {
     const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *plan_file, *projector;
     struct bl_arg_texts device_set;
-    int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given */
+    int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given; context -1: max */
     int64_t threads, threads_prefill;                         /* likewise */
     bool no_bind, calibrate, no_calibrate;
     int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
@@ -42,6 +42,7 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *);
 
 /* Checks that one row cannot express; sets report.json. Exit code, 0 = good. */
 int bl_engine_args_check(struct bl_command *, struct bl_engine_args *);
+uint64_t bl_engine_args_ctx(const struct bl_engine_args *); /* as bl_options has it */
 unsigned bl_engine_args_mask(const struct bl_engine_args *); /* for bl_cpu_describe */
 struct bl_options bl_engine_args_machine(const struct bl_engine_args *); /* the part that concerns the machine */
 
