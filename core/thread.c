@@ -162,21 +162,27 @@ struct worker {
     pthread_t thread;
     uint32_t index; /* 1 ... n - 1 */
     uint32_t group;
+    _Atomic uint32_t inside BL_ALIGNED(64); /* looks at a job of phases */
 };
 
 /* What different threads write lies on different cache lines. */
 struct bl_pool {
     struct {
-        struct bl_counter job BL_ALIGNED(64); /* number of the group's job to run */
+        struct bl_counter job BL_ALIGNED(64); /* jobs posted to the group */
+        _Atomic uint32_t whole;               /* those of them that every thread must answer */
     } group[N_GROUPS];
-    bl_pool_fn *fn; /* of that job; NULL = leave */
+    bl_pool_fn *fn; /* of a whole job; NULL = leave */
+    const struct bl_pool_phases *phases;
     void *arg;
     uint32_t n_job;    /* threads that take part */
-    uint32_t n_posted; /* jobs of either group so far */
+    uint32_t n_posted; /* whole jobs so far */
+    uint32_t first;    /* number of the first phase */
     struct bl_counter done BL_ALIGNED(64);
-    _Atomic uint32_t busy;                   /* workers still in the job */
-    struct bl_counter met BL_ALIGNED(64);    /* meetings of the barrier */
-    _Atomic uint64_t arrived BL_ALIGNED(64); /* number of the next meeting, who has come to it */
+    _Atomic uint32_t busy;                /* workers still in the whole job */
+    struct bl_counter met BL_ALIGNED(64); /* meetings and phases that are over */
+    _Atomic uint32_t open;                /* a job of phases is on */
+    /* Threads that are at the barrier; parts of the phase that are done. */
+    _Atomic uint32_t arrived BL_ALIGNED(64);
     _Atomic uint64_t barriers BL_ALIGNED(64);
     struct worker *worker; /* [n - 1] */
     uint32_t n, n_few;
@@ -208,12 +214,90 @@ static void bind_worker(const struct worker *w, const struct bl_pool_split *spli
         (void)pthread_setaffinity_np(w->thread, sizeof set, &set);
 }
 
+/* ---- phases ---- */
+
+/* The last one. */
+static void end_phase(struct bl_pool *p, uint32_t number)
+{
+    const uint32_t phase = number - p->first;
+    if (phase + 1 < p->phases->n)
+        atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
+    if (p->phases->after)
+        p->phases->after(p->arg, phase);
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    bl_counter_set(&p->met, number + 1);
+}
+
+/* Whether these parts were the last. Who did none may be late: then `arrived` is another phase's.
+ */
+static bool hand_in(struct bl_pool *p, uint32_t number, uint32_t done, uint32_t all)
+{
+    if (!done || atomic_fetch_add_explicit(&p->arrived, done, memory_order_acq_rel) + done != all)
+        return false;
+    end_phase(p, number);
+    return true;
+}
+
+static void do_phase(struct bl_pool *p, uint32_t number, uint32_t ith)
+{
+    const struct bl_pool_phases *of = p->phases;
+    const uint32_t phase = number - p->first;
+    uint32_t all = 0, done = of->work(p->arg, phase, ith, p->n_job, false, &all);
+    if (hand_in(p, number, done, all) || pause_until(&p->met, number + 1, PAUSES_FIRST))
+        return;
+    done = of->work(p->arg, phase, ith, p->n_job, true, &all);
+    hand_in(p, number, done, all);
+}
+
+/* What a job points at is there while a thread is inside; `inside` before `open` here, `open`
+ * before `inside` in who closes the job, both sequentially consistent: one of the two sees the
+ * other's store. Who waits is outside, so that nobody need wait for a thread that cannot run. */
+static void follow(struct worker *w)
+{
+    struct bl_pool *p = w->pool;
+    for (;;) {
+        atomic_store(&w->inside, 1);
+        const bool on = atomic_load(&p->open) && w->index < p->n_job;
+        const uint32_t number = bl_counter_get(&p->met);
+        const bool goes_on = on && number - p->first < p->phases->n;
+        if (goes_on)
+            do_phase(p, number, w->index);
+        atomic_store_explicit(&w->inside, 0, memory_order_release);
+        if (!goes_on)
+            return;
+        bl_counter_wait(&p->met, number + 1, SPIN_NS, UINT64_MAX);
+    }
+}
+
+static void lead(struct bl_pool *p)
+{
+    for (uint32_t number; (number = bl_counter_get(&p->met)) - p->first < p->phases->n;) {
+        do_phase(p, number, 0);
+        bl_counter_wait(&p->met, number + 1, SPIN_NS, UINT64_MAX);
+    }
+}
+
+static void close_phases(struct bl_pool *p)
+{
+    atomic_store(&p->open, 0);
+    for (uint32_t i = 0; i < p->n_started[FEW] + p->n_started[REST]; i++)
+        for (uint32_t n = 0; atomic_load(&p->worker[i].inside); n++)
+            n < PAUSES_FIRST ? BL_PAUSE() : (void)sched_yield();
+}
+
+/* ---- jobs ---- */
+
 static void *worker_main(void *arg)
 {
-    const struct worker *w = arg;
+    struct worker *w = arg;
     struct bl_pool *p = w->pool;
-    for (uint32_t job = 1;; job++) {
-        bl_counter_wait(&p->group[w->group].job, job, SPIN_NS, UINT64_MAX);
+    for (uint32_t seen = 0, answered = 0;;) {
+        bl_counter_wait(&p->group[w->group].job, seen + 1, SPIN_NS, UINT64_MAX);
+        seen = bl_counter_get(&p->group[w->group].job);
+        follow(w);
+        if (atomic_load_explicit(&p->group[w->group].whole, memory_order_acquire) == answered)
+            continue;
+        answered++;
         bl_pool_fn *const fn = p->fn;
         const uint32_t number = p->n_posted;
         if (fn && w->index < p->n_job)
@@ -227,88 +311,72 @@ static void *worker_main(void *arg)
     }
 }
 
-static void post_job(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
+/* Wakes who is needed for n threads. */
+static void call_workers(struct bl_pool *p, uint32_t n, bool whole)
 {
-    const uint32_t n_groups = n > p->n_few ? N_GROUPS : REST;
-    uint32_t busy = 0;
-    for (uint32_t g = 0; g < n_groups; g++)
-        busy += p->n_started[g];
+    for (uint32_t g = 0; g < (n > p->n_few ? N_GROUPS : REST); g++) {
+        if (whole)
+            atomic_fetch_add_explicit(&p->group[g].whole, 1, memory_order_release);
+        bl_counter_set(&p->group[g].job, bl_counter_get(&p->group[g].job) + 1);
+    }
+}
+
+static void post_whole(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
+{
     p->fn = fn;
     p->arg = arg;
     p->n_job = n;
     p->n_posted++;
-    atomic_store_explicit(&p->busy, busy, memory_order_relaxed);
-    for (uint32_t g = 0; g < n_groups; g++)
-        bl_counter_set(&p->group[g].job, bl_counter_get(&p->group[g].job) + 1);
+    atomic_store_explicit(&p->busy, p->n_started[FEW] + (n > p->n_few ? p->n_started[REST] : 0),
+                          memory_order_relaxed);
+    call_workers(p, n, true);
+}
+
+static uint32_t within(const struct bl_pool *p, uint32_t n)
+{
+    return n < 1 ? 1 : n > p->n ? p->n : n;
 }
 
 void bl_pool_run(struct bl_pool *p, uint32_t n, bl_pool_fn *fn, void *arg)
 {
-    n = n < 1 ? 1 : n > p->n ? p->n : n;
+    n = within(p, n);
     if (n == 1) {
         p->n_job = 1;
         fn(arg, 0, 1);
         return;
     }
-    post_job(p, n, fn, arg);
+    post_whole(p, n, fn, arg);
     fn(arg, 0, n);
     bl_counter_wait(&p->done, p->n_posted, SPIN_NS, UINT64_MAX);
 }
 
-/* ---- meetings ---- */
-
-/* Of `arrived`, from below: threads that are there, those of them that help, and the number of the
- * meeting, so that nobody helps for one that is over. */
-enum { HELPER_SHIFT = 16, NUMBER_SHIFT = 32 };
-#define HELPER ((uint64_t)1 << HELPER_SHIFT)
-
-/* The last one. */
-static void end_meeting(struct bl_pool *p, uint32_t number, const struct bl_pool_meeting *m,
+void bl_pool_run_phases(struct bl_pool *p, uint32_t n, const struct bl_pool_phases *phases,
                         void *arg)
 {
-    atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
-    if (m->alone)
-        m->alone(arg);
-    atomic_store_explicit(&p->arrived, (uint64_t)(number + 1) << NUMBER_SHIFT,
-                          memory_order_relaxed);
-    bl_counter_set(&p->met, number);
-}
-
-/* Whether the meeting is over: because nobody else is missing any more and nobody else helps. */
-static bool help_others(struct bl_pool *p, uint32_t number, const struct bl_pool_meeting *m,
-                        void *arg)
-{
-    const uint64_t all = (uint64_t)number << NUMBER_SHIFT | p->n_job;
-    uint64_t seen = atomic_load_explicit(&p->arrived, memory_order_relaxed);
-    do {
-        if (seen >> NUMBER_SHIFT != number || (uint16_t)seen == p->n_job)
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&p->arrived, &seen, seen + HELPER,
-                                                    memory_order_relaxed, memory_order_relaxed));
-    m->help(arg);
-    if (atomic_fetch_sub_explicit(&p->arrived, HELPER, memory_order_acq_rel) - HELPER != all)
-        return false;
-    end_meeting(p, number, m, arg);
-    return true;
-}
-
-void bl_pool_meet(struct bl_pool *p, const struct bl_pool_meeting *m, void *arg)
-{
-    const uint32_t number = bl_counter_get(&p->met) + 1;
-    const uint64_t all = (uint64_t)number << NUMBER_SHIFT | p->n_job;
-    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == all) {
-        end_meeting(p, number, m, arg);
+    p->n_job = within(p, n);
+    p->phases = phases;
+    p->arg = arg;
+    p->first = bl_counter_get(&p->met);
+    if (p->n_job == 1) {
+        lead(p);
         return;
     }
-    if (pause_until(&p->met, number, PAUSES_FIRST) || (m->help && help_others(p, number, m, arg)))
-        return;
-    wait_on(&p->met, number, SPIN_NS, UINT64_MAX);
+    atomic_store_explicit(&p->open, 1, memory_order_release);
+    call_workers(p, p->n_job, false);
+    lead(p);
+    close_phases(p);
 }
 
 void bl_pool_barrier(struct bl_pool *p)
 {
-    static const struct bl_pool_meeting plain;
-    bl_pool_meet(p, &plain, NULL);
+    const uint32_t number = bl_counter_get(&p->met);
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 < p->n_job) {
+        bl_counter_wait(&p->met, number + 1, SPIN_NS, UINT64_MAX);
+        return;
+    }
+    atomic_fetch_add_explicit(&p->barriers, 1, memory_order_relaxed);
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    bl_counter_set(&p->met, number + 1);
 }
 
 uint64_t bl_pool_barriers(const struct bl_pool *p)
@@ -324,7 +392,9 @@ uint32_t bl_pool_threads(const struct bl_pool *p)
 static enum bl_status start_worker(struct bl_pool *p, uint32_t i, const struct bl_pool_split *split)
 {
     struct worker *w = &p->worker[i - 1];
-    *w = (struct worker){.pool = p, .index = i, .group = i < p->n_few ? FEW : REST};
+    w->pool = p;
+    w->index = i;
+    w->group = i < p->n_few ? FEW : REST;
     const int err = pthread_create(&w->thread, NULL, worker_main, w);
     if (err)
         return bl_fail(BL_ENOMEM, "thread %u of %u cannot be started (%s); use fewer with -t",
@@ -348,10 +418,11 @@ enum bl_status bl_pool_create(struct bl_pool **out, uint32_t n, const struct bl_
     p->n = n;
     p->n_few = split->n_few && split->n_few < n ? split->n_few : n;
     p->n_job = 1;
-    p->arrived = (uint64_t)1 << NUMBER_SHIFT; /* the first meeting has number 1 */
-    p->worker = calloc(n, sizeof *p->worker);
+    p->worker = aligned_alloc(64, n * sizeof *p->worker);
     enum bl_status st =
         p->worker ? BL_OK : bl_fail(BL_ENOMEM, "thread pool: out of memory for %u threads", n);
+    if (p->worker)
+        memset(p->worker, 0, n * sizeof *p->worker);
     for (uint32_t i = 1; i < n && !st; i++)
         st = start_worker(p, i, split);
     if (st) {
@@ -368,7 +439,7 @@ void bl_pool_destroy(struct bl_pool *p)
         return;
     const uint32_t n_started = p->n_started[FEW] + p->n_started[REST];
     if (n_started)
-        post_job(p, p->n + 1, NULL, NULL);
+        post_whole(p, p->n + 1, NULL, NULL);
     for (uint32_t i = 0; i < n_started; i++)
         pthread_join(p->worker[i].thread, NULL);
     free(p->worker);

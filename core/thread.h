@@ -46,15 +46,19 @@ void bl_pool_destroy(struct bl_pool *);
 uint32_t bl_pool_threads(const struct bl_pool *);
 /* fn(arg, i, n) on n <= bl_pool_threads threads, the caller being i = 0; returns when all have returned. */
 void bl_pool_run(struct bl_pool *, uint32_t n, bl_pool_fn *fn, void *arg);
-/* All n threads of the running job meet. While others are missing, a thread helps: it does what is theirs until nothing is
- * left to take over. When all are there and nobody helps any more, one of them does what is to be done alone, whichever
- * came last; the others wait for that. Either may be NULL. */
-struct bl_pool_meeting {
-    void (*help)(void *arg);
-    void (*alone)(void *arg);
+void bl_pool_barrier(struct bl_pool *); /* all threads of the running job meet */
+
+/* A job whose work lies open to all its threads, phase by phase, in parts that any of them may begin. Nobody waits for a
+ * thread that has begun none: it may be off its processor or asleep, and finds the phase that is on when it comes. */
+struct bl_pool_phases {
+    uint32_t n;
+    /* Does parts of a phase that nobody has begun: those meant for thread ith, or, where it helps, others'. Returns how
+     * many it did. *all: how many the phase has, at least one, the same for everyone; not asked for of who helps. */
+    uint32_t (*work)(void *arg, uint32_t phase, uint32_t ith, uint32_t nth, bool helps, uint32_t *all);
+    void (*after)(void *arg, uint32_t phase); /* by one thread while no other works; NULL: nothing */
 };
-void bl_pool_meet(struct bl_pool *, const struct bl_pool_meeting *, void *arg);
-void bl_pool_barrier(struct bl_pool *); /* they only meet */
-uint64_t bl_pool_barriers(const struct bl_pool *); /* meetings so far: tests count them */
+/* As bl_pool_run; returns when all phases are over and no thread looks at them any more. */
+void bl_pool_run_phases(struct bl_pool *, uint32_t n, const struct bl_pool_phases *, void *arg);
+uint64_t bl_pool_barriers(const struct bl_pool *); /* meetings so far, those between phases too: tests count them */
 
 #endif

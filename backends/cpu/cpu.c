@@ -190,7 +190,7 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     const struct bl_pool_split split = {d->threads, c->cpus, d->stream_work.n_cpus,
                                         c->cpus ? c->n_cpus : 0};
     enum bl_status st = bl_pool_create(&d->pool, caps.threads, &split);
-    const size_t deal_bytes = sizeof *d->deal * BL_CPU_DEALS * caps.threads;
+    const size_t deal_bytes = sizeof *d->deal * BL_CPU_DEAL_ROWS * caps.threads;
     d->deal = aligned_alloc(sizeof *d->deal, deal_bytes);
     if (d->deal)
         memset(d->deal, 0, deal_bytes);

@@ -3,26 +3,31 @@
 
 #include <assert.h>
 
+/* Units taken at a time: others wait for them if the thread loses its processor. */
+enum { MOST = 4 };
+
 void bl_cpu_deals(struct bl_cpu_builder *b)
 {
     if (!b->status)
         b->seg->step[b->seg->n_steps - 1].dealt = true;
 }
 
-/* Half of what is left of a thread's share of n: its own from the front, others' from the back, so
- * that the owner's stream stays whole. Orders nothing: what units read was there before the step,
- * the meeting hands on what they write. */
+/* Up to half of what is left of a thread's share of n: its own from the front, others' from the
+ * back, so that the owner's stream stays whole. A later stamp means that the stretch is over.
+ * Orders nothing: what units read was there before the stretch, the meeting hands on what they
+ * write. */
 static bool take(struct bl_cpu_deal *d, uint32_t stamp, uint32_t n, bool own,
                  struct bl_cpu_range *out)
 {
     uint64_t seen = atomic_load_explicit(&d->taken, memory_order_relaxed), then;
     do {
-        const bool stale = (uint32_t)(seen >> 32) != stamp;
-        const uint32_t front = stale ? 0 : (uint32_t)(seen >> 16) & UINT16_MAX,
-                       back = stale ? 0 : (uint32_t)seen & UINT16_MAX;
-        if (front + back >= n)
+        const int32_t age = (int32_t)(stamp - (uint32_t)(seen >> 32));
+        const uint32_t front = age ? 0 : (uint32_t)(seen >> 16) & UINT16_MAX,
+                       back = age ? 0 : (uint32_t)seen & UINT16_MAX;
+        if (age < 0 || front + back >= n)
             return false;
-        const uint32_t some = (n - front - back + 1) / 2, first = own ? front : n - back - some;
+        const uint32_t half = (n - front - back + 1) / 2, some = half < MOST ? half : MOST,
+                       first = own ? front : n - back - some;
         *out = (struct bl_cpu_range){first, first + some};
         then = (uint64_t)stamp << 32 | (front + (own ? some : 0)) << 16 | (back + (own ? 0 : some));
     } while (!atomic_compare_exchange_weak_explicit(&d->taken, &seen, then, memory_order_relaxed,
@@ -45,9 +50,30 @@ bool bl_cpu_hand_next(struct bl_cpu_hand *h, struct bl_cpu_range *units)
         }
         if (!take(&job->deal[of], job->stamp, n, h->of == job->ith, units))
             continue;
+        job->tally->done += units->end - units->first;
         units->first += h->share.first;
         units->end += h->share.first;
         return true;
     }
     return false;
+}
+
+bool bl_cpu_takes_shares(const struct bl_cpu_device *d, const struct bl_cpu_job *job, uint32_t of)
+{
+    struct bl_cpu_range one;
+    const bool takes =
+        take(&d->deal[BL_CPU_DEALS * job->nth + of], job->stamp, 1, of == job->ith, &one);
+    job->tally->done += takes;
+    return takes;
+}
+
+/* What was not used for half the stamps there are would seem to be of the future. */
+void bl_cpu_deal_anew(struct bl_cpu_device *d, uint32_t n)
+{
+    enum { PERIOD_SHIFT = 28 };
+    if (!((d->stamp ^ (d->stamp + n)) >> PERIOD_SHIFT))
+        return;
+    for (uint32_t i = 0; i < BL_CPU_DEAL_ROWS * d->base.caps.threads; i++)
+        atomic_store_explicit(&d->deal[i].taken, (uint64_t)(d->stamp - 1) << 32,
+                              memory_order_relaxed);
 }

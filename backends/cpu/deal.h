@@ -2,8 +2,9 @@
 /* deal.h — who computes which unit of a step when threads are not equally fast; private to backends/cpu.
  *
  * Purpose   units are dealt to the threads beforehand in equal runs, so that each reads memory in one long stream. A
- *           thread takes half of what is left of its own at a time; who waits for others takes over from the far ends of
- *           theirs. Nothing may depend on who computed what.
+ *           thread takes a few of its own at a time; who waits for others takes over from the far ends of
+ *           theirs. A thread's shares of all other steps of the stretch are one more unit. Nothing may depend on who
+ *           computed what.
  * Ownership the device's; each step of a stretch that deals has a row of its own for its threads. Needs no setting to
  *           zero: what earlier stretches left is told by their numbers.
  * Units     units; their number is at most BL_CPU_MOST_UNITS.
@@ -30,6 +31,8 @@ struct bl_cpu_hand {
 static inline struct bl_cpu_hand bl_cpu_hand_of(const struct bl_cpu_job *job, uint32_t n)
 {
     const uint32_t of = job->ith + job->helps, end = job->ith + (job->helps ? job->nth : 1);
+    if (job->deal && !job->helps)
+        job->tally->all += n;
     return (struct bl_cpu_hand){job, n, of, end, {0, 0}};
 }
 /* The next units, one after the other. */
@@ -44,5 +47,10 @@ static inline uint32_t bl_cpu_hand_first(const struct bl_cpu_job *job, uint32_t 
 {
     return bl_cpu_split(n, job->ith, job->nth).first;
 }
+
+/* Whether a thread's shares of the steps that do not deal are the caller's to do. */
+bool bl_cpu_takes_shares(const struct bl_cpu_device *, const struct bl_cpu_job *, uint32_t of);
+/* Before a segment whose stretches take n stamps. */
+void bl_cpu_deal_anew(struct bl_cpu_device *, uint32_t n);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How threads walk through the steps of a segment. */
 #include "cpu.h"
-#include "segment.h"
+#include "deal.h"
 
 static bool holds(const struct bl_params *p, uint32_t off, uint32_t n, size_t item)
 {
@@ -60,121 +60,137 @@ static enum bl_status check_params(const struct bl_segment *s)
 /* Where thread 0's time goes, by kind of step. Waiting counts for the step before it: that is the
  * one whose shares were uneven. Steps for one thread, whichever did them, are none of it. */
 struct watch {
-    struct bl_cpu_kind *last; /* of the last step */
-    uint64_t then;            /* up to when all is counted */
-    uint64_t alone_ns;        /* of steps for one thread, in the meeting in hand */
+    bool on;
+    struct bl_cpu_kind *last;  /* of its last step */
+    uint32_t phase;            /* where it was last */
+    uint64_t then;             /* up to when all is counted */
+    _Atomic uint64_t alone_ns; /* of steps for one thread so far */
+    uint64_t counted_alone_ns; /* of these, up to `then` */
 };
 struct walk {
-    struct bl_segment *segment;
+    const struct bl_segment *segment;
     struct watch watch;
 };
-/* A thread's way through the segment. */
-struct walker {
-    struct walk *walk;
-    struct bl_cpu_job job;
-    const struct bl_cpu_stretch *at; /* whose steps come next */
-    bool timed;                      /* the profile is on */
-};
 
-/* One thread at a time does this: thread 0, or the one that works while all wait. */
-static uint64_t count(const struct walker *w, const struct bl_cpu_step *step, uint64_t then)
+static uint64_t count(const struct walk *w, const struct bl_cpu_step *step, uint64_t then)
 {
-    struct bl_cpu_kind *k = &w->walk->segment->dev->profile.kind[step->kind];
+    struct bl_cpu_kind *k = &w->segment->dev->profile.kind[step->kind];
     const uint64_t now = bl_now_ns();
-    k->run_ns += now - then;
-    k->steps++;
-    w->walk->watch.last = k;
+    atomic_fetch_add_explicit(&k->run_ns, now - then, memory_order_relaxed);
+    atomic_fetch_add_explicit(&k->steps, 1, memory_order_relaxed);
     return now;
 }
 
-/* Steps of a stretch; of one that helps, those that deal. */
-static void run_steps(const struct walker *w, const struct bl_cpu_stretch *of,
-                      struct bl_cpu_job job, bool timed)
+/* Thread 0 comes to a phase, or to the end; all phases before that are over. */
+static void count_arrival(struct watch *w, uint32_t phase)
 {
-    const struct bl_segment *s = w->walk->segment;
-    struct bl_cpu_deal *const deal = s->dev->deal;
+    const uint64_t now = bl_now_ns(),
+                   alone_ns = atomic_load_explicit(&w->alone_ns, memory_order_relaxed);
+    w->last->wait_ns += now - w->then - (alone_ns - w->counted_alone_ns);
+    w->last->barriers += phase - w->phase;
+    w->phase = phase;
+    w->then = now;
+    w->counted_alone_ns = alone_ns;
+}
+
+/* Those of the stretch's steps that deal, and the others, if these are the caller's to do. */
+static void run_steps(struct walk *w, const struct bl_cpu_stretch *of, struct bl_cpu_job job,
+                      bool dealt, bool others, bool timed)
+{
+    const struct bl_segment *s = w->segment;
     uint32_t n_deals = 0;
     uint64_t then = timed ? bl_now_ns() : 0;
-    job.stamp = s->dev->stamp + (uint32_t)(of - s->stretch);
     for (uint32_t i = of->first; i < of->end; i++) {
         const struct bl_cpu_step *step = &s->step[i];
-        job.deal = step->dealt && n_deals < BL_CPU_DEALS ? deal + n_deals++ * w->job.nth : NULL;
-        if (!job.deal && job.helps)
+        job.deal =
+            step->dealt && n_deals < BL_CPU_DEALS ? s->dev->deal + n_deals++ * job.nth : NULL;
+        if (!(job.deal ? dealt : others))
             continue;
         step->run(step->args, &job);
-        if (timed)
-            then = count(w, step, then);
-    }
-}
-
-/* Units that nobody has begun, of the steps before the meeting. */
-static void help(void *arg)
-{
-    const struct walker *w = arg;
-    struct bl_cpu_job job = w->job;
-    job.helps = true;
-    run_steps(w, w->at - 1, job, false);
-}
-
-static void run_alone(void *arg)
-{
-    struct walker *w = arg;
-    struct bl_cpu_job job = w->job;
-    job.ith = 0;
-    job.nth = 1;
-    const uint64_t then = w->timed ? bl_now_ns() : 0;
-    run_steps(w, w->at, job, w->timed);
-    if (w->timed)
-        w->walk->watch.alone_ns = bl_now_ns() - then;
-}
-
-static void meet(struct walker *w)
-{
-    const struct bl_pool_meeting m = {w->at[-1].dealt ? help : NULL,
-                                      w->at->alone ? run_alone : NULL};
-    bl_pool_meet(w->walk->segment->dev->pool, &m, w);
-}
-
-static void meet_timed(struct walker *w)
-{
-    struct watch *watch = &w->walk->watch;
-    struct bl_cpu_kind *before = watch->last;
-    watch->alone_ns = 0;
-    meet(w);
-    const uint64_t now = bl_now_ns();
-    before->wait_ns += now - watch->then - watch->alone_ns;
-    before->barriers++;
-    watch->then = now;
-}
-
-static void walk(void *arg, uint32_t ith, uint32_t nth)
-{
-    struct walk *all = arg;
-    const struct bl_segment *s = all->segment;
-    struct walker w = {.walk = all,
-                       .job = {&s->dev->kernels, s->block, ith, nth, false, 0, NULL},
-                       .timed = s->dev->profile.on};
-    const bool timed = w.timed && !ith;
-    for (uint32_t i = 0; i < s->n_stretches; i++) {
-        w.at = &s->stretch[i];
-        if (w.at->meet)
-            timed ? meet_timed(&w) : meet(&w);
-        if (w.at->alone)
+        if (!timed)
             continue;
-        run_steps(&w, w.at, w.job, timed);
-        if (timed)
-            all->watch.then = bl_now_ns();
+        then = count(w, step, then);
+        w->watch.last = &s->dev->profile.kind[step->kind];
     }
+}
+
+static void run_own(struct walk *w, uint32_t phase, const struct bl_cpu_job *job)
+{
+    const bool timed = w->watch.on && !job->ith;
+    if (timed)
+        count_arrival(&w->watch, phase);
+    const bool others = bl_cpu_takes_shares(w->segment->dev, job, job->ith);
+    run_steps(w, &w->segment->stretch[phase], *job, true, others, timed);
+    if (timed)
+        w->watch.then = bl_now_ns();
+}
+
+/* Whole shares of threads that have not come, then units of steps that deal. */
+static void run_others(struct walk *w, uint32_t phase, const struct bl_cpu_job *job)
+{
+    const struct bl_cpu_stretch *of = &w->segment->stretch[phase];
+    for (uint32_t i = 1; i < job->nth; i++) {
+        struct bl_cpu_job for_it = *job;
+        for_it.ith = (job->ith + i) % job->nth;
+        for_it.helps = false;
+        if (bl_cpu_takes_shares(w->segment->dev, job, for_it.ith))
+            run_steps(w, of, for_it, false, true, false);
+    }
+    run_steps(w, of, *job, true, false, false);
+}
+
+static uint32_t run_phase(void *arg, uint32_t phase, uint32_t ith, uint32_t nth, bool helps,
+                          uint32_t *all)
+{
+    struct walk *w = arg;
+    const struct bl_segment *s = w->segment;
+    struct bl_cpu_tally tally = {.all = nth};
+    const struct bl_cpu_job job = {.kernels = &s->dev->kernels,
+                                   .params = s->block,
+                                   .ith = ith,
+                                   .nth = nth,
+                                   .helps = helps,
+                                   .stamp = s->dev->stamp + phase,
+                                   .tally = &tally};
+    if (helps) {
+        run_others(w, phase, &job);
+    } else {
+        run_own(w, phase, &job);
+        *all = tally.all;
+    }
+    return tally.done;
+}
+
+static void run_alone(void *arg, uint32_t phase)
+{
+    struct walk *w = arg;
+    const struct bl_segment *s = w->segment;
+    const struct bl_cpu_stretch *of = &s->stretch[phase];
+    const struct bl_cpu_job job = {.kernels = &s->dev->kernels, .params = s->block, .nth = 1};
+    const uint64_t start = w->watch.on ? bl_now_ns() : 0;
+    uint64_t then = start;
+    for (uint32_t i = of->end; i < of->alone_end; i++) {
+        s->step[i].run(s->step[i].args, &job);
+        if (w->watch.on)
+            then = count(w, &s->step[i], then);
+    }
+    atomic_fetch_add_explicit(&w->watch.alone_ns, then - start, memory_order_relaxed);
 }
 
 static void run(struct bl_segment *s, uint32_t n_threads)
 {
-    struct walk w = {.segment = s};
-    w.watch.then = bl_now_ns();
-    bl_pool_run(s->dev->pool, n_threads, walk, &w);
-    s->dev->stamp += s->n_stretches;
-    if (s->dev->profile.on && w.watch.last)
-        w.watch.last->wait_ns += bl_now_ns() - w.watch.then;
+    struct bl_cpu_device *d = s->dev;
+    struct walk w = {.segment = s, .watch = {.on = d->profile.on && s->n_steps}};
+    const struct bl_pool_phases phases = {s->n_stretches, run_phase, run_alone};
+    bl_cpu_deal_anew(d, s->n_stretches);
+    if (w.watch.on) {
+        w.watch.last = &d->profile.kind[s->step[0].kind];
+        w.watch.then = bl_now_ns();
+    }
+    bl_pool_run_phases(d->pool, n_threads, &phases, &w);
+    d->stamp += s->n_stretches;
+    if (w.watch.on)
+        count_arrival(&w.watch, s->n_stretches - 1);
 }
 
 enum bl_status bl_cpu_segment_execute(struct bl_segment *s)

@@ -327,22 +327,16 @@ static enum bl_status emit_nodes(struct bl_cpu_builder *b, const struct bl_bound
 
 /* ---- stretches ---- */
 
-/* Steps for one thread are done in the middle of the meeting before them, so none is needed behind.
- */
+/* The first one is for all. */
 static void add_stretch(struct bl_segment *s, uint32_t first, uint32_t end)
 {
-    struct bl_cpu_stretch new = {first, end, s->step[first].barrier, false, s->step[first].barrier};
-    struct bl_cpu_stretch *last = s->n_stretches ? &s->stretch[s->n_stretches - 1] : NULL;
-    for (uint32_t i = first; i < end; i++) {
-        new.dealt |= s->step[i].dealt;
-        new.alone &= s->step[i].one;
-    }
-    if (last && last->alone && new.alone) {
-        last->end = end;
-        return;
-    }
-    new.meet &= !(last && last->alone);
-    s->stretch[s->n_stretches++] = new;
+    bool alone = s->n_stretches > 0;
+    for (uint32_t i = first; i < end; i++)
+        alone &= s->step[i].one;
+    if (alone)
+        s->stretch[s->n_stretches - 1].alone_end = end;
+    else
+        s->stretch[s->n_stretches++] = (struct bl_cpu_stretch){first, end, end};
 }
 
 static enum bl_status find_stretches(struct bl_segment *s)

@@ -26,7 +26,8 @@
 enum { BL_CPU_KINDS = 128 };
 struct bl_cpu_kind {
     uint8_t op, head, type;
-    uint64_t steps, barriers, run_ns, wait_ns;
+    uint64_t barriers, wait_ns;      /* thread 0 counts */
+    _Atomic uint64_t steps, run_ns;   /* others, too */
 };
 struct bl_cpu_profile {
     bool on;
@@ -43,11 +44,14 @@ struct bl_cpu_device {
     struct bl_stream_work stream_work;
     uint64_t nodes;        /* memory nodes of its blocks, 0: any */
     struct bl_cpu_profile profile; /* under turn, as the steps that it counts */
-    /* [BL_CPU_DEALS][threads], few and always in use, so that they stay in the cache; under turn */
+    /* [BL_CPU_DEAL_ROWS][threads], few and always in use, so that they stay in the cache; under turn */
     struct bl_cpu_deal *deal;
     uint32_t stamp;
 };
-enum { BL_CPU_DEALS = 8 }; /* steps of a stretch that deal; more do not */
+enum {
+    BL_CPU_DEALS = 8,                   /* steps of a stretch that deal; more do not */
+    BL_CPU_DEAL_ROWS = BL_CPU_DEALS + 1 /* the last: all other steps */
+};
 
 /* ---- running ---- */
 
@@ -57,13 +61,18 @@ struct bl_cpu_deal {
     char apart[56];
 };
 
+/* Parts of a stretch: how many there are, and what the thread did of them. */
+struct bl_cpu_tally {
+    uint32_t all, done;
+};
 struct bl_cpu_job {
     const struct bl_cpu_kernels *kernels;
     const struct bl_params *params;
     uint32_t ith, nth;
     bool helps;               /* only units of other threads are wanted */
-    uint32_t stamp;           /* of the stretch: no two in a row have the same */
+    uint32_t stamp;           /* of the stretch: later ones have greater ones */
     struct bl_cpu_deal *deal; /* [nth] of the step, NULL: nobody helps */
+    struct bl_cpu_tally *tally;
 };
 typedef void bl_cpu_step_fn(const void *args, const struct bl_cpu_job *);
 
@@ -75,12 +84,11 @@ struct bl_cpu_step {
     bool one;     /* its only row is for thread 0 */
     uint8_t kind; /* index into the device's profile */
 };
-/* Steps from one barrier to the next. */
+/* Steps from one barrier to the next. Steps of one row only that come before all others behind a barrier are done by one
+ * thread, whichever, and need no barrier after them. */
 struct bl_cpu_stretch {
-    uint32_t first, end;
-    bool meet;  /* all threads meet before it */
-    bool dealt; /* has steps that are */
-    bool alone; /* for one thread, whichever: all steps have one row only */
+    uint32_t first, end; /* of all threads */
+    uint32_t alone_end;  /* from end on: of one */
 };
 
 /* Limits that a params block is checked against before a step may trust it. */

@@ -119,76 +119,102 @@ static void pool_threads_meet(void **state)
     }
 }
 
-/* ---- help ---- */
+/* ---- phases ---- */
 
-enum { UNITS = 64 };
-struct helping {
-    struct bl_pool *pool;
-    _Atomic uint32_t next; /* unit of the meeting in hand */
-    _Atomic uint32_t n_helped;
-    /* plain memory: only meetings order it */
-    uint32_t done[UNITS];
-    uint32_t alone;
-    uint32_t wrong_units, wrong[MOST];
+enum { UNITS = 64, PHASES = 200 };
+struct phases {
+    _Atomic uint32_t next; /* unit of the phase in hand, of all phases */
+    _Atomic uint32_t n_helped, n_wrong;
+    uint32_t done[UNITS]; /* plain memory: only the ends of phases order it */
+    uint32_t over;
+    bool late; /* thread 1 does nothing and is long about it */
+    uint64_t over_ns;
 };
 
-static void do_units(struct helping *h, _Atomic uint32_t *count)
+/* The units of a phase come after those of the phases before. */
+static bool take_unit(struct phases *h, uint32_t phase, uint32_t *unit)
 {
-    for (uint32_t u; (u = atomic_fetch_add(&h->next, 1)) < UNITS;) {
+    uint32_t seen = atomic_load(&h->next);
+    do {
+        if (seen >= (phase + 1) * UNITS)
+            return false;
+    } while (!atomic_compare_exchange_weak(&h->next, &seen, seen + 1));
+    *unit = seen % UNITS;
+    return true;
+}
+
+static uint32_t do_units(void *arg, uint32_t phase, uint32_t ith, uint32_t nth, bool helps,
+                         uint32_t *all)
+{
+    struct phases *h = arg;
+    uint32_t n = 0;
+    *all = UNITS;
+    if (h->late && ith == 1) {
+        sleep_ms(helps ? 0 : 100);
+        return 0;
+    }
+    if (phase % nth != ith && !helps) /* all work is meant for one, who is late now and then */
+        return 0;
+    if (phase % 8 == 0 && !helps && nth > 1)
+        usleep(200);
+    for (uint32_t u; take_unit(h, phase, &u); n++) {
         h->done[u]++;
-        atomic_fetch_add(count, 1);
+        atomic_fetch_add(&h->n_wrong, phase != h->over);
     }
+    atomic_fetch_add(&h->n_helped, helps ? n : 0);
+    return n;
 }
 
-static void help(void *arg)
+static void end_of_phase(void *arg, uint32_t phase)
 {
-    struct helping *h = arg;
-    do_units(h, &h->n_helped);
-}
-
-static void go_on_alone(void *arg)
-{
-    struct helping *h = arg;
-    h->alone++;
+    struct phases *h = arg;
+    h->over++;
+    h->over_ns = bl_now_ns();
+    atomic_fetch_add(&h->n_wrong, phase + 1 != h->over);
     for (uint32_t u = 0; u < UNITS; u++)
-        h->wrong_units += h->done[u] != h->alone;
-    atomic_store(&h->next, 0);
+        atomic_fetch_add(&h->n_wrong, h->done[u] != h->over);
 }
 
-/* One thread is late with all the work; whoever waits for it may do that. */
-static void be_late_in_turn(void *arg, uint32_t ith, uint32_t nth)
-{
-    static const struct bl_pool_meeting m = {help, go_on_alone};
-    struct helping *h = arg;
-    _Atomic uint32_t own = 0;
-    for (uint32_t i = 1; i <= MEETINGS; i++) {
-        if (i % nth == ith) {
-            if (i % 8 == 0)
-                usleep(200);
-            do_units(h, &own);
-        }
-        bl_pool_meet(h->pool, &m, h);
-        h->wrong[ith] += h->alone != i;
-        bl_pool_barrier(h->pool);
-    }
-}
+static const struct bl_pool_phases phases = {PHASES, do_units, end_of_phase};
 
-/* Every unit is done once before one thread goes on alone, and that before the others go on. */
+/* Every unit is done once before the phase ends, and that before the next begins; other jobs go
+ * between. */
 static void who_waits_helps(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n <= MOST; n++) {
-        struct helping h = {.n_helped = 0};
-        assert_int_equal(bl_pool_create(&h.pool, n, NULL), BL_OK);
-        bl_pool_run(h.pool, n, be_late_in_turn, &h);
-        assert_int_equal(bl_pool_barriers(h.pool), 2 * MEETINGS);
-        bl_pool_destroy(h.pool);
-        assert_int_equal(h.alone, MEETINGS);
-        assert_int_equal(h.wrong_units, 0);
-        for (uint32_t t = 0; t < n; t++)
-            assert_int_equal(h.wrong[t], 0);
-        assert_true(n == 1 || h.n_helped > UNITS); /* a few times at least */
+        struct bl_pool *p;
+        assert_int_equal(bl_pool_create(&p, n, &(struct bl_pool_split){.n_few = n / 2}), BL_OK);
+        for (uint32_t used = 1; used <= n; used++) {
+            struct phases h = {.n_helped = 0};
+            struct meeting m = {.pool = p, .n = used};
+            const uint64_t before = bl_pool_barriers(p);
+            bl_pool_run_phases(p, used, &phases, &h);
+            assert_int_equal(bl_pool_barriers(p) - before, PHASES - 1);
+            assert_int_equal(h.over, PHASES);
+            assert_int_equal(h.n_wrong, 0);
+            assert_true(used == 1 || h.n_helped > UNITS); /* a few times at least */
+            bl_pool_run(p, used, meet, &m);
+            assert_int_equal(m.ran, used);
+            for (uint32_t t = 0; t < used; t++)
+                assert_int_equal(m.wrong[t], 0);
+        }
+        bl_pool_destroy(p);
     }
+}
+
+static void nobody_waits_for_who_does_nothing(void **state)
+{
+    (void)state;
+    struct bl_pool *p;
+    struct phases h = {.late = true};
+    assert_int_equal(bl_pool_create(&p, 3, NULL), BL_OK);
+    const uint64_t start = bl_now_ns();
+    bl_pool_run_phases(p, 3, &phases, &h);
+    bl_pool_destroy(p);
+    assert_int_equal(h.over, PHASES);
+    assert_int_equal(h.n_wrong, 0);
+    assert_true(h.over_ns - start < 90 * 1000000ull);
 }
 
 static void count_calls(void *arg, uint32_t ith, uint32_t nth)
@@ -311,12 +337,12 @@ static void few_threads_leave_the_rest_asleep(void **state)
 
 /* ---- more threads than processors ---- */
 
-enum { PHASES = 500, WORK = 30000 }; /* phases of 20 us on two processors */
+enum { ROUNDS = 500, WORK = 30000 }; /* rounds of 20 us on two processors */
 static void work_and_meet(void *arg, uint32_t ith, uint32_t nth)
 {
     (void)ith;
     volatile double sink = 1;
-    for (int p = 0; p < PHASES; p++) {
+    for (int p = 0; p < ROUNDS; p++) {
         double x = sink;
         for (uint32_t i = 0; i < WORK / nth; i++)
             x = x * 1.0000001 + 1e-9;
@@ -366,6 +392,7 @@ int main(void)
         cmocka_unit_test(counter_wraps),
         cmocka_unit_test(pool_threads_meet),
         cmocka_unit_test(who_waits_helps),
+        cmocka_unit_test(nobody_waits_for_who_does_nothing),
         cmocka_unit_test(pool_runs_jobs_in_a_row),
         cmocka_unit_test(pool_is_idle_after_a_job),
         cmocka_unit_test(pool_takes_any_binding),
