@@ -21,7 +21,7 @@ enum {
 };
 
 /* What cached costs show to be worse by more than overlap could make up for is left out. */
-#define WORTH_SIMULATING 1.03
+#define WORTH_SIMULATING 1.1
 
 enum bl_status bl_search_open(struct bl_search_state *s)
 {
@@ -201,14 +201,28 @@ static enum bl_status try_homes(struct bl_search_state *s, const uint16_t *card,
     return BL_OK;
 }
 
+/* Layers in runs over the quickest cards; the last run has the head. */
+static enum bl_status try_runs(struct bl_search_state *s, const uint16_t *card, uint32_t n)
+{
+    uint16_t order[BL_MAX_DEVICES];
+
+    for (uint32_t used = 1; used <= n; used++) {
+        BL_TRY(try_fill(s, card, used, true));
+        for (uint32_t i = 0; i < used; i++)
+            order[i] = card[used - 1 - i];
+        if (used > 1)
+            BL_TRY(try_fill(s, order, used, true));
+    }
+    return BL_OK;
+}
+
 static enum bl_status try_all(struct bl_search_state *s, bool priced)
 {
     uint16_t card[BL_MAX_DEVICES];
     const uint32_t n = bl_rank_cards(&s->costs, s->machine, card);
 
     BL_TRY(try_fill(s, card, 0, false));
-    for (uint32_t used = 1; used <= n; used++)
-        BL_TRY(try_fill(s, card, used, true));
+    BL_TRY(try_runs(s, card, n));
     BL_TRY(try_homes(s, card, n));
     return priced ? try_sets(s, card, n) : BL_OK;
 }
@@ -246,11 +260,21 @@ static enum bl_status gather(struct bl_search_state *s)
     return BL_OK;
 }
 
+/* All that blocks may be rounded up by: the largest to hope for when nothing is confirmed. */
+static uint64_t rounding(const struct bl_search_state *s, uint16_t d)
+{
+    enum { BLOCKS = 6 };
+    const uint64_t granule = s->machine->device[d].caps.granule_bytes;
+    return granule ? BLOCKS * (granule - 1) : 0;
+}
+
 enum bl_status bl_search_any(struct bl_search_state *s, bool *fits)
 {
     double ns[BL_N_PHASES];
 
     s->n_pool = 0;
+    for (uint16_t d = 0; d < s->costs.n_devices; d++)
+        s->costs.compute[d] += rounding(s, d);
     BL_TRY(bl_draft_fill(&s->draft, &s->costs, s->machine, NULL, 0, false, fits));
     cached_ns(s, &s->draft, ns);
     bl_costs_blend(&s->costs, ns, BL_PREFILL, 0);
@@ -267,6 +291,18 @@ static bool may_change(const struct bl_search_state *s, uint32_t l, unsigned g, 
            bl_may_move(&s->costs, s->machine, l, g, d);
 }
 
+/* The state's draft, a change of the best. */
+static enum bl_status try_draft(struct bl_search_state *s)
+{
+    bl_draft_count(&s->draft, &s->costs);
+    bl_draft_score(&s->draft, &s->costs);
+    bl_draft_score(&s->best, &s->costs);
+    if (s->draft.score > s->best.score * WORTH_SIMULATING ||
+        !bl_draft_fits(&s->draft, &s->costs, s->machine))
+        return BL_OK;
+    return consider(s, &s->draft);
+}
+
 static enum bl_status try_change(struct bl_search_state *s, uint32_t l, bool rest, bool experts,
                                  uint16_t d)
 {
@@ -278,19 +314,37 @@ static enum bl_status try_change(struct bl_search_state *s, uint32_t l, bool res
     bl_draft_copy(&s->draft, &s->best, &s->costs);
     at[BL_GROUP_REST] = rest ? d : at[BL_GROUP_REST];
     at[BL_GROUP_EXPERTS] = experts ? d : at[BL_GROUP_EXPERTS];
-    bl_draft_count(&s->draft, &s->costs);
-    bl_draft_score(&s->draft, &s->costs);
-    bl_draft_score(&s->best, &s->costs);
-    if (s->draft.score > s->best.score * WORTH_SIMULATING ||
-        !bl_draft_fits(&s->draft, &s->costs, s->machine))
-        return BL_OK;
-    return consider(s, &s->draft);
+    return try_draft(s);
+}
+
+/* Two cards change places. */
+static enum bl_status try_exchange(struct bl_search_state *s, uint16_t a, uint16_t b)
+{
+    bl_draft_copy(&s->draft, &s->best, &s->costs);
+    for (uint32_t l = 0; l < s->costs.n_layers; l++)
+        for (unsigned g = 0; g < BL_N_GROUPS; g++) {
+            const uint16_t is = bl_draft_at(&s->best, l, g), to = is == a ? b : is == b ? a : is;
+            if (to != is && bl_may_move(&s->costs, s->machine, l, g, to))
+                s->draft.at[(size_t)l * BL_N_GROUPS + g] = to;
+        }
+    return bl_draft_same(&s->draft, &s->best, &s->costs) ? BL_OK : try_draft(s);
+}
+
+/* The best sends experts or it does not: its changes are priced the same way. */
+static void blend_near_best(struct bl_search_state *s)
+{
+    double ns[BL_N_PHASES];
+
+    cached_ns(s, &s->best, ns);
+    const bool sends = s->opt->prefill_weight > 0 && ns[BL_SENT] < ns[BL_PREFILL];
+    bl_costs_blend(&s->costs, ns, sends ? BL_SENT : BL_PREFILL, s->opt->prefill_weight);
 }
 
 static enum bl_status polish(struct bl_search_state *s)
 {
     bool moved = true;
 
+    blend_near_best(s);
     while (moved && s->n_simulated < s->most_simulated) {
         const double before = s->best_score;
         for (uint32_t l = 0; l < s->costs.n_layers; l++)
@@ -299,6 +353,9 @@ static enum bl_status polish(struct bl_search_state *s)
                 BL_TRY(try_change(s, l, false, true, d));
                 BL_TRY(try_change(s, l, true, true, d));
             }
+        for (uint16_t a = 1; a < s->costs.n_devices; a++)
+            for (uint16_t b = a + 1; b < s->costs.n_devices; b++)
+                BL_TRY(try_exchange(s, a, b));
         moved = s->best_score < before;
     }
     return BL_OK;
@@ -320,9 +377,9 @@ static enum bl_status measure_compute(struct bl_search_state *s, const struct bl
     for (uint32_t i = 0; i < s->costs.n_devices; i++) {
         const struct bl_machine_device *md = &s->machine->device[i];
         const uint64_t granule = md->caps.granule_bytes ? md->caps.granule_bytes : 1;
-        /* six blocks, each rounded up */
-        const uint64_t bytes = prog.arena_bytes[i] + prog.scratch_bytes[i] +
-                               bl_params_bytes(s->plan) + 6 * (granule - 1) + md->driver_bytes;
+        /* What other blocks are rounded up by shows when the plan is confirmed. */
+        const uint64_t bytes = bl_align_up(prog.arena_bytes[i] + prog.scratch_bytes[i], granule) +
+                               bl_align_up(bl_params_bytes(s->plan), granule) + md->driver_bytes;
         *grew = *grew || (prog.used[i] && bytes > s->costs.compute[i]);
         if (prog.used[i] && (exact || bytes > s->costs.compute[i]))
             s->costs.compute[i] = bytes;
@@ -465,7 +522,7 @@ enum bl_status bl_search_confirm(struct bl_search_state *s, bool *fits)
         for (uint16_t d = 0; d < s->costs.n_devices; d++) {
             const uint64_t used = bl_ledger_planned(&s->plan->ledger, d);
             if (used > s->best.used[d])
-                s->costs.compute[d] += used - s->best.used[d];
+                s->costs.compute[d] += used - s->best.used[d] + (round ? rounding(s, d) : 0);
         }
         BL_TRY(search_steps(s));
         *fits = isfinite(s->best_score);
