@@ -9,7 +9,8 @@
  *           zero: what earlier stretches left is told by their numbers.
  * Units     units; their number is at most BL_CPU_MOST_UNITS.
  * Errors    none.
- * Threads   every thread of the job has a hand of its own.
+ * Threads   every thread of the job has a hand of its own. One that comes late may look at a step whose stretch is over:
+ *           until it has taken a unit it must read only what stays the same during a segment.
  */
 #ifndef BL_CPU_DEAL_H
 #define BL_CPU_DEAL_H

@@ -2,6 +2,8 @@
 /* EXPERTS for few tokens, and what both forms share. */
 #include "experts.h"
 
+#include "deal.h"
+
 #include <assert.h>
 
 enum {
@@ -11,12 +13,6 @@ enum {
 
 /* ---- sorting ---- */
 
-/* What a batch costs, in passes over its matrices: the first pass also brings them from memory. */
-static uint32_t cost_of(uint32_t n_pairs)
-{
-    return n_pairs + 1;
-}
-
 /* An expert's pairs in nearly equal batches from number n on; returns the number after them. */
 static uint32_t cut(const struct bl_experts_args *a, struct bl_experts_batch all, uint32_t n)
 {
@@ -24,11 +20,8 @@ static uint32_t cut(const struct bl_experts_args *a, struct bl_experts_batch all
     for (uint32_t i = 0; i < pieces; i++, n++) {
         const uint32_t first = bl_panel_tile_first(all.n, pieces, i),
                        end = bl_panel_tile_first(all.n, pieces, i + 1);
-        a->batch[n] =
-            (struct bl_experts_batch){all.expert, all.first + first, end - first, all.cost};
-        all.cost += cost_of(end - first);
+        a->batch[n] = (struct bl_experts_batch){all.expert, all.first + first, end - first};
     }
-    a->batch[n].cost = all.cost;
     return n;
 }
 
@@ -47,7 +40,6 @@ static void sort_run(const void *args, const struct bl_cpu_job *job)
     if (job->ith)
         return;
     memset(of, 0, a->n_experts * sizeof *of);
-    a->batch[0].cost = 0;
     for (uint32_t p = 0; p < n_pairs; p++) {
         assert(a->ids[p] >= 0 && (uint32_t)a->ids[p] < a->n_experts);
         of[a->ids[p]].n += is_here(a, p);
@@ -62,53 +54,53 @@ static void sort_run(const void *args, const struct bl_cpu_job *job)
         if (is_here(a, p))
             a->order[of[a->ids[p]].first++] = p;
     for (uint32_t e = 0; e < a->n_experts; e++)
-        n = cut(a, (struct bl_experts_batch){e, of[e].first - of[e].n, of[e].n, a->batch[n].cost},
-                n);
+        n = cut(a, (struct bl_experts_batch){e, of[e].first - of[e].n, of[e].n}, n);
     *a->n_batches = n;
 }
 
 /* ---- shares ---- */
 
-/* A thread's way through a matrix of every expert: pieces of rows, in order inside a batch. */
+/* A thread's way through a matrix of every expert: units of rows, in order inside a batch, in
+ * pieces of one kernel call. Where a unit begins does not depend on the number of threads. There
+ * are units for as many batches as there could be: how many there are may be read only by a thread
+ * that has taken one, as otherwise the stretch may be over and the place be another layer's. */
 struct path {
+    const struct bl_experts_args *a;
     const struct bl_experts_matrix *m;
-    const struct bl_experts_batch *at, *end;
-    uint64_t from, to;     /* in units of cost: [from, to) of all groups of rows */
-    uint32_t row, row_end; /* left of the batch in hand */
+    uint32_t unit_rows, per_batch;
+    struct bl_cpu_hand hand;
+    struct bl_cpu_range units; /* in hand, not begun */
+    const struct bl_experts_batch *batch;
+    uint32_t row, row_end; /* of it, left of the unit that is begun */
 };
 
 static struct path path_of(const struct bl_experts_args *a, const struct bl_experts_matrix *m,
                            const struct bl_cpu_job *job)
 {
-    const uint32_t n = *a->n_batches;
-    const uint64_t groups = (m->rows + m->group - 1) / m->group, all = groups * a->batch[n].cost;
-    return (struct path){
-        m, a->batch, a->batch + n, all * job->ith / job->nth, all * (job->ith + 1) / job->nth,
-        0, 0};
-}
-
-/* First group of the batch that begins at `cost` or later. */
-static uint64_t group_at(const struct bl_experts_batch *b, uint64_t groups, uint64_t cost)
-{
-    const uint64_t each = cost_of(b->n), before = b->cost * groups;
-    const uint64_t g = cost > before ? (cost - before + each - 1) / each : 0;
-    return g < groups ? g : groups;
+    const uint32_t n_pairs = bl_cpu_n_rows(job, a->rows) * a->n_used,
+                   most = n_pairs < a->n_experts ? n_pairs : a->n_experts;
+    struct path p = {a, m, .unit_rows = m->group > m->chunk ? m->group : m->chunk};
+    while ((p.per_batch = (m->rows + p.unit_rows - 1) / p.unit_rows) >
+           BL_CPU_MOST_UNITS / (most + 1))
+        p.unit_rows *= 2;
+    p.hand = bl_cpu_hand_of(job, most * p.per_batch);
+    return p;
 }
 
 static bool path_next(struct path *p, struct bl_experts_piece *out)
 {
-    const uint32_t rows = p->m->rows, group = p->m->group;
-    const uint64_t groups = (rows + group - 1) / group;
-    for (; p->row == p->row_end; p->at++) {
-        if (p->at == p->end || p->at->cost * groups >= p->to)
+    while (p->row == p->row_end) {
+        if (p->units.first == p->units.end && !bl_cpu_hand_next(&p->hand, &p->units))
             return false;
-        const uint64_t first = group_at(p->at, groups, p->from) * group,
-                       end = group_at(p->at, groups, p->to) * group;
-        p->row = (uint32_t)(first < rows ? first : rows);
-        p->row_end = (uint32_t)(end < rows ? end : rows);
+        const uint32_t unit = p->units.first++, batch = unit / p->per_batch;
+        if (batch >= *p->a->n_batches)
+            continue;
+        p->batch = p->a->batch + batch;
+        p->row = unit % p->per_batch * p->unit_rows;
+        p->row_end = p->m->rows - p->row < p->unit_rows ? p->m->rows : p->row + p->unit_rows;
     }
     const uint32_t left = p->row_end - p->row;
-    *out = (struct bl_experts_piece){p->at - 1, p->row, left < p->m->chunk ? left : p->m->chunk};
+    *out = (struct bl_experts_piece){p->batch, p->row, left < p->m->chunk ? left : p->m->chunk};
     p->row += out->n;
     return true;
 }
@@ -376,6 +368,7 @@ static void few_emit(struct bl_cpu_builder *b)
     }
     if (!bl_experts_sort(b, &a) || !bl_experts_step(b, &a, sizeof a, gate_up_run, BL_CPU_SPREAD))
         return;
+    bl_cpu_deals(b);
     bl_experts_reads_table(b, &a);
     bl_cpu_reads_operand(b, x[0], n_tok);
     bl_cpu_reads_operand(b, x[1], n_tok);
@@ -388,6 +381,7 @@ static void few_emit(struct bl_cpu_builder *b)
     }
     if (!bl_experts_step(b, &a, sizeof a, down_run, BL_CPU_SPREAD))
         return;
+    bl_cpu_deals(b);
     bl_experts_reads_table(b, &a);
     bl_cpu_touch(b, hq, s.hq ? s.hq : s.h, 0, false);
     bl_cpu_touch(b, part, s.part, 0, true);

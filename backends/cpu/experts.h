@@ -21,7 +21,6 @@ enum { BL_EXPERTS_INPUT, BL_EXPERTS_IDS, BL_EXPERTS_WEIGHTS, BL_EXPERTS_GATE, BL
 /* Pairs of one expert. */
 struct bl_experts_batch {
     uint32_t expert, first, n; /* positions */
-    uint32_t cost;             /* of the batches before it */
 };
 /* One matrix of every expert, as its rows are dealt. */
 struct bl_experts_matrix {
@@ -46,7 +45,7 @@ struct bl_experts_args {
     /* scratch */
     uint64_t table, table_bytes;
     uint32_t *n_batches, *n_pairs;  /* pairs: of experts that are here */
-    struct bl_experts_batch *batch; /* cost of all behind the last */
+    struct bl_experts_batch *batch;
     uint32_t *order;                /* [pairs] */
     float *h, *part;                /* [position][n_ff], [pair][n_out] */
     uint8_t *hq;                    /* h as the dots of down want it, by position */
