@@ -233,6 +233,9 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *rope_scaling;            /* "none", "linear" or "yarn" */
     float rope_freq_base, rope_freq_scale; /* theta; what distances are multiplied by, 1/4 for a context 4 times as long */
     uint32_t yarn_orig_ctx;              /* what the model was trained with before it was stretched */
+    /* Uses of experts are counted, and what this file of earlier counts says is known, if there is one; NULL: neither. */
+    const char *expert_file;
+    const char *expert_policy;           /* of slots: "off", "fixed", "lru"; NULL: as the plan says */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
 };
@@ -276,6 +279,15 @@ struct bl_memory_line {                  /* one row of the ledger */
     uint64_t measured_bytes;             /* counted where memory was obtained */
 };
 uint32_t bl_engine_memory(const struct bl_engine *, uint32_t i, struct bl_memory_line *out); /* returns the count */
+
+struct bl_expert_use {
+    uint64_t n_tok;                      /* counted, with those of the file */
+    uint64_t uses, hits;                 /* in layers with slots, since the engine was opened; of experts that sat in one */
+    uint64_t moves, moved_bytes;         /* into slots, likewise */
+};
+bool bl_engine_expert_use(const struct bl_engine *, struct bl_expert_use *out); /* false: nothing is counted */
+/* What is known by now, configs/schema/experts.schema.json; the file appears whole or not at all. */
+enum bl_status bl_engine_save_experts(const struct bl_engine *, const char *path);
 
 enum bl_status bl_session_create(struct bl_session **out, struct bl_engine *); /* BL_ELIMIT: max_sessions in use */
 void bl_session_destroy(struct bl_session *);

@@ -4,12 +4,24 @@
 #include "mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const policy_name[BL_N_EXPERT_POLICIES + 1] = {"off", "fixed", "lru"};
 
 const char *bl_expert_policy_name(enum bl_expert_policy p)
 {
     return (unsigned)p < BL_N_EXPERT_POLICIES ? policy_name[p] : NULL;
+}
+
+enum bl_status bl_expert_policy_by_name(const char *name, uint8_t *out)
+{
+    for (uint8_t p = 0; p < BL_N_EXPERT_POLICIES; p++)
+        if (!strcmp(name, policy_name[p])) {
+            *out = p;
+            return BL_OK;
+        }
+    return bl_fail(BL_EINVAL, "'%s' is no policy for slots of experts; there are off, fixed, lru",
+                   name);
 }
 
 enum bl_status bl_experts_init(struct bl_experts *x, uint32_t n_layers, uint32_t n_experts,

@@ -71,12 +71,14 @@ enum bl_status bl_experts_add_set(struct bl_experts *, uint32_t layer, uint16_t 
 /* Notes who was chosen in a step: ids [n_tok * n_used], those of a token side by side. All layers of a step, then end. */
 void bl_experts_note(struct bl_experts *, uint32_t layer, const int32_t *ids, uint32_t n_tok, uint32_t n_used);
 void bl_experts_end_step(struct bl_experts *, uint32_t n_tok);
-/* The next move; false: everything that is not held is where the policy wants it. From now on `in` is on its way: arrived ends that. */
+/* The next move; false: everything that is not held is where the policy wants it. From now on `in` is on its way: arrived
+ * ends that. */
 bool bl_experts_next(struct bl_experts *, struct bl_expert_move *out);
 void bl_experts_arrived(struct bl_experts *, const struct bl_expert_move *);
 /* The expert sits there, ready for use. */
 bool bl_experts_is_in(const struct bl_experts *, uint32_t set, uint32_t expert);
 
 const char *bl_expert_policy_name(enum bl_expert_policy); /* "off", "fixed", "lru"; NULL: none such */
+enum bl_status bl_expert_policy_by_name(const char *name, uint8_t *out);  /* BL_EINVAL */
 
 #endif

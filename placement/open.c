@@ -5,6 +5,7 @@
 #include "backends.h"
 #include "cache_type.h"
 #include "engine.h"
+#include "expert_file.h"
 #include "log.h"
 #include "mem.h"
 #include "plan_file.h"
@@ -106,7 +107,8 @@ static enum bl_status plan_by_file(struct bl_engine_parts *p, struct bl_plan_fil
     /* Threads, kernels and rows of logits that were asked for now change buffers: that is no edit.
      */
     const bool otherwise = asked->threads || asked->threads_prefill || asked->scalar ||
-                           asked->cpu_mask || filled->out_tokens != file->settings.out_tokens;
+                           asked->cpu_mask || asked->expert_file || asked->expert_policy ||
+                           filled->out_tokens != file->settings.out_tokens;
     if (otherwise || !bl_plan_file_moved(file, &p->plan, &p->machine))
         return BL_OK;
     return say_redone(file, &c, p);
@@ -184,6 +186,8 @@ enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const stru
         st = open_parts(&p, gguf_path, opt);
     else if (!(st = bl_plan_file_load(&file, opt->plan_file)))
         st = open_by_file(&p, gguf_path, opt, &file);
+    if (!st && opt->expert_file)
+        st = bl_expert_file_load(&p.experts, p.model, opt->expert_file);
     bl_plan_file_finish(&file);
     if (st) {
         bl_engine_parts_finish(&p);

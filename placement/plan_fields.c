@@ -74,6 +74,8 @@ static const struct bl_json_field settings_rows[] = {
     {"prefill_weight", BL_JSON_RATIO, AT(prefill_weight), 0, 1, NULL, false, true},
     COUNT("depth_tokens", depth_tokens, BL_MAX_CONTEXT),
     WORD("placed_by", placed_by, bl_placed_by_words, false),
+    OTHER("expert_policy", false),
+    BYTES("move_bytes", move_bytes, 0),
 };
 #undef OF
 
@@ -83,6 +85,7 @@ static const struct bl_json_field place_rows[] = {
     WORD("part", part, bl_part_words, false),
     OTHER("layer", false),
     OTHER("experts", false),
+    COUNT("slots", slots, 1 << 20),
     TEXT("device", device, true),
 };
 #undef OF

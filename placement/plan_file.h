@@ -31,6 +31,7 @@ struct bl_plan_file_device {         /* of the machine that the plan was made fo
 struct bl_plan_file_place {
     uint32_t first, last;            /* layers; of embed and head 0 */
     uint32_t expert_first, expert_last;
+    uint32_t slots;                  /* for experts of those layers; 0: the row places a part */
     uint8_t part;                    /* enum bl_part */
     bool some;                       /* only those experts of the layer */
     uint16_t on;                     /* index in device */
@@ -42,6 +43,8 @@ struct bl_plan_file_settings {
     char type_k[16], type_v[16];
     bool mmap, exact;
     uint8_t placed_by;               /* enum bl_placed_by */
+    uint8_t expert_policy;           /* enum bl_expert_policy, of slots */
+    uint64_t move_bytes;
     uint32_t depth_tokens;
     uint64_t reserve_bytes;
     uint64_t nodes;                  /* bits, as in struct bl_plan */

@@ -92,6 +92,27 @@ static enum bl_status place_some(struct apply *a, uint32_t i)
                              p->expert_last - p->expert_first + 1, a->at[p->on]);
 }
 
+static enum bl_status place_slots(struct apply *a, uint32_t i)
+{
+    const struct bl_plan_file_place *p = &a->file->place[i];
+    bool any = false;
+
+    if (p->last >= a->plan->n_layers)
+        return bl_fail(BL_EINVAL, "%s: placement[%u].layers ends at %u; the last layer is %u",
+                       a->file->what, i, p->last, a->plan->n_layers - 1);
+    for (uint32_t l = p->first; l <= p->last; l++) {
+        if (!a->model->layer[l].moe)
+            continue;
+        const enum bl_status st = bl_plan_add_slots(a->plan, l, a->at[p->on], p->slots);
+        if (st)
+            return bl_fail_in(st, "%s: placement[%u]", a->file->what, i);
+        any = true;
+    }
+    return any ? BL_OK
+               : bl_fail(BL_EINVAL, "%s: placement[%u] has slots for layers that have no experts",
+                         a->file->what, i);
+}
+
 /* The dense part and the state are with attention where no row says otherwise. */
 static enum bl_status complete(struct apply *a)
 {
@@ -120,12 +141,16 @@ static enum bl_status place_all(struct apply *a)
     const struct bl_plan_file *f = a->file;
 
     for (uint32_t i = 0; i < f->n_places; i++)
-        if (!f->place[i].some)
+        if (!f->place[i].some && !f->place[i].slots)
             BL_TRY(place_run(a, i));
     BL_TRY(complete(a));
     for (uint32_t i = 0; i < f->n_places; i++)
         if (f->place[i].some)
             BL_TRY(place_some(a, i));
+        else if (f->place[i].slots)
+            BL_TRY(place_slots(a, i));
+    a->plan->expert_policy = f->settings.expert_policy;
+    a->plan->move_bytes = f->settings.move_bytes;
     return BL_OK;
 }
 
@@ -214,6 +239,8 @@ enum bl_status bl_plan_file_apply(struct bl_plan *out, const struct bl_plan_file
     enum bl_status st = bl_plan_size_steps(&p, m, opt);
     if (!st)
         st = place(&p, f, m, machine);
+    if (!st && opt->expert_policy)
+        st = bl_expert_policy_by_name(opt->expert_policy, &p.expert_policy);
     if (!st)
         st = bl_plan_fill_memory(&p, m, machine);
     if (!st)

@@ -128,6 +128,21 @@ static enum bl_status read_part(const struct bl_json *at, struct bl_plan_file_pl
     return outside ? BL_OK : read_run(&layers, MOST_LAYERS, &p->first, &p->last);
 }
 
+/* {"layers": "3-42", "slots": 64, "device": "gpu1"} */
+static enum bl_status read_slots(const struct bl_json *at, struct bl_plan_file_place *p)
+{
+    static const char *const others[] = {"part", "layer", "experts"};
+    struct bl_json it;
+
+    for (size_t i = 0; i < BL_COUNT(others); i++)
+        if (bl_json_member(at, others[i], &it))
+            return bl_json_wrong(&it, "cannot stand beside 'slots', which are for 'layers'");
+    if (!bl_json_member(at, "layers", &it))
+        return bl_json_wrong(at, "must have a member 'layers' beside 'slots'");
+    p->part = BL_PART_EXPERTS;
+    return read_run(&it, MOST_LAYERS, &p->first, &p->last);
+}
+
 static enum bl_status read_place(const struct bl_json *at, const struct bl_plan_file *f,
                                  struct bl_plan_file_place *p)
 {
@@ -135,6 +150,8 @@ static enum bl_status read_place(const struct bl_json *at, const struct bl_plan_
 
     BL_TRY(bl_fields_read(at, &bl_plan_fields_place, p));
     BL_TRY(resolve(at, f, p));
+    if (p->slots)
+        return read_slots(at, p);
     return bl_json_member(at, "experts", &experts) ? read_some(at, &experts, p) : read_part(at, p);
 }
 
@@ -200,11 +217,24 @@ static enum bl_status type_is(const struct bl_json *settings, const char *member
                : BL_OK;
 }
 
+static enum bl_status read_policy(const struct bl_json *settings, uint8_t *policy)
+{
+    struct bl_json it;
+    const char *name;
+
+    if (!bl_json_member(settings, "expert_policy", &it))
+        return BL_OK;
+    if (!(name = bl_json_text(&it)) || bl_expert_policy_by_name(name, policy))
+        return bl_json_wrong(&it, "must be one of off, fixed, lru");
+    return BL_OK;
+}
+
 static enum bl_status read_settings(const struct bl_json *at, struct bl_plan_file_settings *s)
 {
     BL_TRY(bl_fields_read(at, &bl_plan_fields_settings, s));
     BL_TRY(type_is(at, "type_k", s->type_k));
     BL_TRY(type_is(at, "type_v", s->type_v));
+    BL_TRY(read_policy(at, &s->expert_policy));
     return read_nodes(at, &s->nodes);
 }
 
@@ -275,7 +305,9 @@ static enum bl_status as_option(enum bl_status st)
 
 static enum bl_status read_tree(cJSON *tree, const char *what, struct bl_plan_file *out)
 {
-    struct bl_plan_file f = {.settings.placed_by = BL_BY_HAND}; /* unless it says otherwise */
+    struct bl_plan_file f = {                                      /* unless it says otherwise */
+                             .settings = {.placed_by = BL_BY_HAND, //
+                                          .expert_policy = BL_EXPERTS_LRU}};
 
     snprintf(f.what, sizeof f.what, "%s", what);
     const struct bl_json root = bl_json_root(tree, f.what);

@@ -187,13 +187,39 @@ static void place_ranges(struct bl_plan_file *f, const struct bl_plan *p)
     }
 }
 
+/* Runs of layers with as many slots on one device; layers without experts do not end one. */
+static void place_slots(struct bl_plan_file *f, const struct bl_plan *p, const struct bl_model *m,
+                        uint16_t device)
+{
+    struct bl_plan_file_place run = {.part = BL_PART_EXPERTS, .on = device};
+
+    for (uint32_t i = 0; i < p->n_slot_sets; i++) {
+        const struct bl_slot_set *s = &p->slots[i];
+        if (s->device != device)
+            continue;
+        uint32_t next = run.last + 1;
+        while (run.slots && next < s->layer && !m->layer[next].moe)
+            next++;
+        if (run.slots && (run.slots != s->n || next != s->layer)) {
+            add_place(f, &run);
+            run.slots = 0;
+        }
+        run.first = run.slots ? run.first : s->layer;
+        run.slots = s->n;
+        run.last = s->layer;
+    }
+    if (run.slots)
+        add_place(f, &run);
+}
+
 static enum bl_status describe_places(struct bl_plan_file *f, const struct bl_plan *p,
                                       const struct bl_model *m)
 {
     static const uint8_t order[] = {BL_PART_ATTN, BL_PART_STATE, BL_PART_FFN, BL_PART_EXPERTS};
     static const uint8_t outside[] = {BL_PART_EMBED, BL_PART_HEAD};
 
-    f->place = bl_calloc((size_t)p->n_layers * BL_COUNT(order) + p->n_ranges + BL_COUNT(outside),
+    f->place = bl_calloc((size_t)p->n_layers * BL_COUNT(order) + p->n_ranges + p->n_slot_sets +
+                             BL_COUNT(outside),
                          sizeof *f->place);
     if (!f->place)
         return bl_fail(BL_ENOMEM, "out of memory for a plan file");
@@ -203,6 +229,8 @@ static enum bl_status describe_places(struct bl_plan_file *f, const struct bl_pl
     for (size_t i = 0; i < BL_COUNT(order); i++)
         place_part(f, p, m, order[i]);
     place_ranges(f, p);
+    for (uint16_t d = 1; d < f->n_devices; d++)
+        place_slots(f, p, m, d);
     return BL_OK;
 }
 
@@ -225,6 +253,8 @@ static void settle(struct bl_plan_file_settings *s, const struct bl_plan *p,
                                                     : s->threads;
     s->mmap = p->mmap;
     s->nodes = p->nodes;
+    s->expert_policy = p->n_slot_sets ? p->expert_policy : BL_EXPERTS_LRU;
+    s->move_bytes = p->n_slot_sets ? p->move_bytes : 0;
     snprintf(s->type_k, sizeof s->type_k, "%s", bl_dtypes[m->opt.type_k].name);
     snprintf(s->type_v, sizeof s->type_v, "%s", bl_dtypes[m->opt.type_v].name);
     if (s->asked_ctx_tokens <= s->ctx_tokens)
@@ -262,7 +292,10 @@ static void put_run(struct bl_json_out *o, const char *name, uint32_t first, uin
 static void put_place(struct bl_json_out *o, const struct bl_plan_file_place *p)
 {
     bl_json_open(o, NULL, '{', true);
-    if (p->some) {
+    if (p->slots) {
+        put_run(o, "layers", p->first, p->last);
+        bl_json_put_number(o, "slots", p->slots);
+    } else if (p->some) {
         bl_json_put_number(o, "layer", p->first);
         put_run(o, "experts", p->expert_first, p->expert_last);
     } else {
@@ -274,10 +307,23 @@ static void put_place(struct bl_json_out *o, const struct bl_plan_file_place *p)
     bl_json_close(o, '}');
 }
 
-static void put_settings(struct bl_json_out *o, const struct bl_plan_file_settings *s)
+static bool has_slots(const struct bl_plan_file *f)
 {
+    for (uint32_t i = 0; i < f->n_places; i++)
+        if (f->place[i].slots)
+            return true;
+    return false;
+}
+
+static void put_settings(struct bl_json_out *o, const struct bl_plan_file *f)
+{
+    const struct bl_plan_file_settings *s = &f->settings;
+
     bl_json_open(o, "settings", '{', false);
     bl_fields_put(o, &bl_plan_fields_settings, s);
+    if (has_slots(f))
+        bl_json_put_text(o, "expert_policy",
+                         bl_expert_policy_name((enum bl_expert_policy)s->expert_policy));
     if (s->nodes) {
         bl_json_open(o, "nodes", '[', true);
         for (unsigned i = 0; i < 64; i++)
@@ -304,7 +350,7 @@ void bl_plan_file_put(struct bl_json_out *o, const struct bl_plan_file *f)
     }
     bl_json_close(o, ']');
     bl_json_close(o, '}');
-    put_settings(o, &f->settings);
+    put_settings(o, f);
     bl_json_open(o, "placement", '[', false);
     for (uint32_t i = 0; i < f->n_places; i++)
         put_place(o, &f->place[i]);

@@ -29,6 +29,7 @@ enum bl_status bl_plan_size_steps(struct bl_plan *p, const struct bl_model *m,
     p->ubatch_tokens = least(ubatch, p->batch_tokens);
     p->out_tokens = least(opt->out_tokens ? opt->out_tokens : p->max_sessions, p->batch_tokens);
     p->mmap = !opt->no_mmap;
+    p->count_experts = opt->expert_file && m->hp.n_expert;
     return BL_OK;
 }
 

@@ -19,7 +19,7 @@ enum { MAX_TOKENS = 1 << 24, MAX_THREADS = 1024 };
 
 struct bench_args {
     struct bl_arg_texts model, prompt, gen, pair, depth, batch, ubatch, type_k, type_v, threads;
-    const char *plan;
+    const char *plan, *expert_file;
     int64_t repetitions, delay, cpu_mask;
     int format, format_err, flash_attention, progress;
     bool no_warmup, no_mmap, mlock, exact, no_read_test, profile, verbose;
@@ -80,6 +80,10 @@ static const struct bl_arg output_rows[] = {
      .help = "on standard output (default md)"},
     {"-oe,--output-err", BL_ARG_CHOICE, AT(format_err), BL_BENCH_FORMATS,
      .help = "the same in another format on standard error"},
+    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
+     .help =
+         "count how often experts are used, by random tokens: go on from FILE, if there is one, "
+         "and write it at the end"},
     {"--progress", BL_ARG_CHOICE, AT(progress), BL_PROGRESS_WORDS,
      .help = "how loading is shown on standard error; json makes every line there a JSON object"},
     {"-v,--verbose", BL_ARG_FLAG, AT(verbose),
@@ -253,12 +257,18 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.no_mmap = a->no_mmap;
     e.mlock = a->mlock;
     e.verbose = a->verbose;
+    e.expert_file = a->expert_file;
     e.progress = a->progress;
     return e;
 }
 
 static void close_engine(struct bench *b)
 {
+    if (b->engine) {
+        const struct bl_engine_args e = engine_args(b, &b->of, 0);
+        const int code = bl_engine_args_experts(b->report, &e, b->engine);
+        b->code = b->code ? b->code : code;
+    }
     bl_close(b->engine);
     b->engine = NULL;
 }
@@ -443,6 +453,7 @@ static int run_rows(struct bench *b)
         code = show(b, show_foot, &samples);
     if (b->n_failed)
         bl_report_error(b->report, "%zu of %zu rows failed", b->n_failed, b->n_cases);
+    close_engine(b);
     const int end = code ? code : bl_out_close(b->report);
     return end ? end : bl_interrupt_code() ? bl_interrupt_code() : b->code;
 }

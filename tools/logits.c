@@ -226,7 +226,8 @@ static int evaluate(struct bl_command *c, struct logits *l, const struct logits_
     code = compute(l, a->greedy);
     if (e->verbose)
         bl_engine_args_memory(l->report, l->engine);
-    return code;
+    const int saved = bl_engine_args_experts(l->report, e, l->engine);
+    return code ? code : saved;
 }
 
 int bl_verb_logits(int argc, char **argv)

@@ -166,6 +166,10 @@ static int run(struct bl_report *report, const struct run_args *args,
             args->chat ? bl_chat_loop(&g, &d, args->n_predict) : one_answer(&g, &d, args, text, n);
     if (g.session && engine_args->verbose)
         bl_engine_args_memory(report, g.engine);
+    if (g.session) {
+        const int saved = bl_engine_args_experts(report, engine_args, g.engine);
+        code = code ? code : saved;
+    }
     bl_generator_finish(&g);
     bl_dialogue_finish(&d);
     bl_close(g.engine);

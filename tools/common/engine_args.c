@@ -18,6 +18,8 @@ static const unsigned MASK_SCALAR = 1u << 31;
     "and "                                                                                         \
     "a row of windows for each (default 0)"
 #define ROPE_SCALINGS "none|linear|yarn"
+#define EXPERT_POLICIES "off|fixed|lru"
+static const char *const expert_policy_name[] = {"off", "fixed", "lru"};
 static const char *const rope_scaling_name[] = {"none", "linear", "yarn"};
 
 static const struct bl_arg model_rows[] = {
@@ -47,6 +49,12 @@ static const struct bl_arg engine_rows[] = {
          "unless only a smaller one fits or q8_0 gains much"},
     {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
      .help = "type of cached values, likewise"},
+    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
+     .help = "count how often experts are used: go on from FILE, if there is one, and write it at "
+             "the end"},
+    {"--expert-policy", BL_ARG_CHOICE, AT(expert_policy), EXPERT_POLICIES,
+     .help = "which experts sit in a plan's slots: the last used (lru), always the most used that "
+             "are known (fixed), none (off) (default: as the plan says)"},
     {"--rewind", BL_ARG_INT, AT(rewind_tokens), "N", 0, 1 << 16, .help = REWIND_HELP},
     {"--round-cache", BL_ARG_CHOICE, AT(round_cache), ROUND_WORDS,
      .help = "deepseek4: round what is cached as in its training: the rows attended to (8 bits), "
@@ -126,6 +134,7 @@ void bl_engine_args_init(struct bl_engine_args *a)
     a->cpu_mask = -1;
     a->rope_scaling = -1;
     a->round_cache = -1;
+    a->expert_policy = -1;
 }
 
 struct bl_arg_group bl_model_group(struct bl_engine_args *a)
@@ -275,6 +284,21 @@ static void say_ctx(const struct bl_report *r, const struct bl_engine *engine)
         bl_report_note(r, "context %" PRIu64 " tokens: all that the model was trained with", ctx);
 }
 
+int bl_engine_args_experts(const struct bl_report *r, const struct bl_engine_args *a,
+                           const struct bl_engine *engine)
+{
+    struct bl_expert_use u;
+
+    if (a->verbose && bl_engine_expert_use(engine, &u) && u.uses)
+        bl_report_note(
+            r, "experts: %.1f %% of %" PRIu64 " uses in slots; %" PRIu64 " came in, %.2f GiB",
+            100.0 * (double)u.hits / (double)u.uses, u.uses, u.moves,
+            (double)u.moved_bytes / (1 << 30));
+    const enum bl_status st =
+        a->expert_file ? bl_engine_save_experts(engine, a->expert_file) : BL_OK;
+    return st ? bl_report_status(r, BL_STAGE_RUN, st) : BL_EXIT_OK;
+}
+
 int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
 {
     struct bl_progress_view view;
@@ -308,6 +332,8 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .rope_freq_base = (float)a->rope_freq_base,
         .rope_freq_scale = (float)(a->rope_scale > 0 ? 1 / a->rope_scale : a->rope_freq_scale),
         .yarn_orig_ctx = (uint32_t)a->yarn_orig_ctx,
+        .expert_file = a->expert_file,
+        .expert_policy = a->expert_policy < 0 ? NULL : expert_policy_name[a->expert_policy],
         .progress = bl_progress_update,
         .progress_arg = &view,
     };

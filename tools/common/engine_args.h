@@ -15,6 +15,8 @@
 
 struct bl_engine_args {
     const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *plan_file, *projector;
+    const char *expert_file;
+    int expert_policy;                                        /* enum bl_expert_policy; -1: not given */
     struct bl_arg_texts device_set;
     int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given; context -1: max */
     int64_t threads, threads_prefill;                         /* likewise */
@@ -51,6 +53,8 @@ struct bl_options bl_engine_args_machine(const struct bl_engine_args *); /* the 
 int bl_engine_args_open(struct bl_report *, const struct bl_engine_args *, struct bl_engine **out);
 /* The ledger: planned and measured bytes. */
 void bl_engine_args_memory(const struct bl_report *, const struct bl_engine *);
+/* Writes what was counted of experts, where that was asked for; with -v tells of slots. Exit code. */
+int bl_engine_args_experts(const struct bl_report *, const struct bl_engine_args *, const struct bl_engine *);
 /* Of a failed look at the machine, whose topology or root is an option, not a model: says why. */
 int bl_engine_args_machine_code(const struct bl_report *, enum bl_status);
 /* One line each: threads with their reason, memory nodes, kernels by type. */
