@@ -172,6 +172,12 @@ struct bl_machine_title {
     char about[96];
 };
 enum bl_status bl_machine_known(uint32_t i, struct bl_machine_title *out);
+struct bl_machine_cards {
+    char id[64][32];
+    uint32_t n;
+};
+/* The cards of the options' machine, in its order. */
+enum bl_status bl_machine_cards(struct bl_machine_cards *out, const struct bl_options *);
 /* Measures this machine: memory, kernels by type, meetings of threads, fixed costs; about 12 seconds, quick: 3. *json is
  * malloc'ed and the caller's: a machine file (configs/schema/machine.schema.json). line: its table for people; note: what
  * is going on; both may be NULL. */

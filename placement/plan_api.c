@@ -180,6 +180,20 @@ void bl_placement_close(struct bl_placement *p)
     free(p);
 }
 
+enum bl_status bl_machine_cards(struct bl_machine_cards *out, const struct bl_options *opt)
+{
+    static const struct bl_options defaults;
+    struct bl_machine m;
+
+    BL_TRY(bl_machine_choose(&m, opt ? opt : &defaults));
+    *out = (struct bl_machine_cards){.n = 0};
+    for (uint32_t d = 1; d < m.n_devices && out->n < BL_COUNT(out->id); d++)
+        if (m.device[d].kind == BL_KIND_GPU)
+            snprintf(out->id[out->n++], sizeof out->id[0], "%s", m.device[d].id);
+    bl_machine_finish(&m);
+    return BL_OK;
+}
+
 /* ---- asking ---- */
 
 static const char *id_of(const struct bl_placement *p, int layer, unsigned part)

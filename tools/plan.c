@@ -159,6 +159,24 @@ static int plan_once(const struct bl_command *c, const struct bl_plan_args *a,
     return code;
 }
 
+/* A table for people; JSON or a picture, which -o sends to a file. */
+static int sweep(const struct bl_command *c, const struct bl_plan_args *a,
+                 const struct bl_plan_ask *q)
+{
+    struct bl_out_page page;
+    FILE *f = bl_out_page_begin(&page);
+    int code = f ? bl_plan_sweep(&c->report, f, a, q) : BL_EXIT_OK;
+
+    if (!code && !(a->out && f))
+        return bl_out_page_end(&c->report, &page);
+    if (!code && fflush(f))
+        code = bl_report_status(&c->report, BL_STAGE_RUN, BL_ENOMEM);
+    if (!code)
+        code = write_file(&c->report, a->out, page.text, page.n);
+    bl_out_page_drop(&page);
+    return code;
+}
+
 static int plan(const struct bl_command *c, const struct bl_plan_args *a,
                 const struct bl_rule_args *r, const struct bl_engine_args *e)
 {
@@ -168,8 +186,9 @@ static int plan(const struct bl_command *c, const struct bl_plan_args *a,
         return bl_plan_compare(&c->report, NULL, a->compare.item);
     int code = bl_plan_ask_init(&q, c, a, r, e);
     if (!code)
-        code =
-            a->compare.n ? bl_plan_compare(&c->report, &q, a->compare.item) : plan_once(c, a, &q);
+        code = a->sweep >= 0  ? sweep(c, a, &q)
+               : a->compare.n ? bl_plan_compare(&c->report, &q, a->compare.item)
+                              : plan_once(c, a, &q);
     bl_plan_ask_finish(&q);
     return code;
 }

@@ -7,6 +7,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define FORMAT_WORDS "table|json|svg|flags" /* enum bl_plan_format */
+#define SWEEP_WORDS "ub|ctx|gpus"           /* enum bl_sweep_what */
 #define SPLIT_WORDS "none|layer|row|tensor"
 static const char *const split_word[] = {"none", "layer", "row", "tensor"};
 
@@ -36,6 +37,9 @@ static const struct bl_arg plan_rows[] = {
      .help =
          "two plans side by side: files of -o as they are written, or machines, by name or file, "
          "to plan for"},
+    {"--sweep", BL_ARG_CHOICE, AT(sweep), SWEEP_WORDS,
+     .help = "predicted speeds and memory over sizes of steps, lengths of context or numbers of "
+             "cards: a table, json or, as svg, a picture"},
     {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
      .help = "only where this tensor goes, and why"},
     {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
@@ -73,7 +77,7 @@ static const struct bl_arg rule_rows[] = {
 
 void bl_plan_args_init(struct bl_plan_args *a, struct bl_rule_args *r)
 {
-    *a = (struct bl_plan_args){.prefill_weight = 0.3};
+    *a = (struct bl_plan_args){.prefill_weight = 0.3, .sweep = -1};
     *r = (struct bl_rule_args){.n_gpu_layers = -1, .split_mode = -1};
 }
 
@@ -112,13 +116,19 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
     if (a->peers && (a->format == BL_PLAN_SVG || a->format == BL_PLAN_FLAGS || a->explain))
         return bl_args_fail(c, "--peers adds to the table and to JSON");
     const char *own = a->what_if.n ? "--what-if" : a->compare.n ? "--compare" : NULL;
-    if (a->what_if.n && a->compare.n)
-        return bl_args_fail(c, "--what-if and --compare are two questions; ask one");
+    if (!!a->what_if.n + !!a->compare.n + (a->sweep >= 0) > 1)
+        return bl_args_fail(c,
+                            "--what-if, --compare and --sweep are questions of their own; ask one");
     if (a->compare.n > 2)
         return bl_args_fail(c, "--compare takes two plans, once");
     if (own && (a->format != BL_PLAN_TABLE || a->explain || a->out || a->trace))
         return bl_args_fail(
             c, "%s prints a table of its own, without --format, --explain, -o or --trace", own);
+    if (a->sweep >= 0 && (a->format == BL_PLAN_FLAGS || a->explain || a->trace || a->peers))
+        return bl_args_fail(c, "--sweep prints a table, json or svg, without --explain, --trace or "
+                               "--peers");
+    if (a->sweep >= 0 && a->out && a->format == BL_PLAN_TABLE)
+        return bl_args_fail(c, "-o takes --format json or svg of a --sweep");
     return BL_EXIT_OK;
 }
 

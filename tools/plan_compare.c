@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan_compare.c — two plans side by side: speeds, memory, what is elsewhere. Both are taken as the
- * files that they are or would be, so that it does not matter where they come from. */
+/* plan_compare.c — two plans side by side: speeds, memory, what is elsewhere. Both are taken as files
+ * that they are or would be, so that it does not matter where they come from. */
 #include "common/io.h"
 #include "plan_verb.h"
 

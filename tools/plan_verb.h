@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 
+enum bl_sweep_what { BL_SWEEP_UB, BL_SWEEP_CTX, BL_SWEEP_GPUS };
 enum bl_plan_format { BL_PLAN_TABLE, BL_PLAN_JSON, BL_PLAN_SVG, BL_PLAN_FLAGS };
 struct bl_plan_args {
     const char *model, *shape, *explain, *target, *out, *trace; /* model: -m */
@@ -21,6 +22,7 @@ struct bl_plan_args {
     int64_t depth_tokens, least_ctx; /* least_ctx: 0: not given */
     bool shorter, peers, fixed_ubatch; /* fixed: -ub was given */
     int format; /* enum bl_plan_format */
+    int sweep;  /* enum bl_sweep_what; -1: not asked for */
     struct bl_arg_texts what_if, compare;
 };
 struct bl_rule_args {
@@ -59,6 +61,8 @@ int bl_plan_compare_print(const struct bl_report *, FILE *, const struct bl_plac
                           const struct bl_placement *after);
 /* Two plan files, as they are written, or machines to plan for what is asked. q NULL: no model was given. */
 int bl_plan_compare(const struct bl_report *, const struct bl_plan_ask *q, const char *const item[2]);
+/* Plans over a range of step sizes, contexts or cards, in the format asked for. */
+int bl_plan_sweep(const struct bl_report *, FILE *, const struct bl_plan_args *, const struct bl_plan_ask *);
 int bl_plan_svg_print(const struct bl_report *, FILE *, const struct bl_placement *);
 /* model: its path; NULL: none. */
 int bl_plan_flags_print(const struct bl_report *, FILE *, const struct bl_placement *, const char *model);

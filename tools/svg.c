@@ -120,6 +120,30 @@ void bl_svg_line(struct bl_svg *s, double x0, double y0, double x1, double y1, c
     fputs("/>\n", s->f);
 }
 
+void bl_svg_area(struct bl_svg *s, const struct bl_svg_point *p, size_t n, const char *fill,
+                 double opacity)
+{
+    fputs("<polygon points=\"", s->f);
+    for (size_t i = 0; i < n; i++) {
+        fputs(i ? " " : "", s->f);
+        put_number(s->f, p[i].x);
+        fputc(',', s->f);
+        put_number(s->f, p[i].y);
+    }
+    fprintf(s->f, "\" fill=\"%s\"", fill);
+    put_attribute(s->f, "fill-opacity", opacity);
+    fputs("/>\n", s->f);
+}
+
+void bl_svg_dot(struct bl_svg *s, double x, double y, double radius, const char *fill)
+{
+    fputs("<circle", s->f);
+    put_attribute(s->f, "cx", x);
+    put_attribute(s->f, "cy", y);
+    put_attribute(s->f, "r", radius);
+    fprintf(s->f, " fill=\"%s\"/>\n", fill);
+}
+
 void bl_svg_hatch(struct bl_svg *s, const char *id, const char *under, const char *stripe)
 {
     fprintf(s->f,
@@ -195,8 +219,10 @@ void bl_svg_text(struct bl_svg *s, double x, double y, const struct bl_svg_style
     put_attribute(s->f, "x", x);
     put_attribute(s->f, "y", y);
     put_attribute(s->f, "font-size", st->size);
-    fprintf(s->f, " fill=\"%s\"%s%s>", st->fill ? st->fill : BL_SVG_INK, anchor[st->anchor],
-            st->bold ? " font-weight=\"600\"" : "");
+    fprintf(s->f, " fill=\"%s\"%s%s%s>", st->fill ? st->fill : BL_SVG_INK, anchor[st->anchor],
+            st->bold ? " font-weight=\"600\"" : "",
+            st->halo ? " stroke=\"" BL_SVG_PAPER "\" stroke-width=\"3\" paint-order=\"stroke\""
+                     : "");
     put_escaped(s->f, text);
     fputs("</text>\n", s->f);
 }

@@ -35,12 +35,16 @@ void bl_svg_end(struct bl_svg *);
 void bl_svg_rect(struct bl_svg *, const struct bl_svg_box *, const char *fill, const char *tip);
 void bl_svg_frame(struct bl_svg *, const struct bl_svg_box *, const char *stroke);
 void bl_svg_line(struct bl_svg *, double x0, double y0, double x1, double y1, const char *stroke, double width);
+struct bl_svg_point { double x, y; };
+/* A polygon that lets through what is below it; opacity from 0 to 1. */
+void bl_svg_area(struct bl_svg *, const struct bl_svg_point *, size_t n, const char *fill, double opacity);
+void bl_svg_dot(struct bl_svg *, double x, double y, double radius, const char *fill);
 enum bl_svg_anchor { BL_SVG_START, BL_SVG_MIDDLE, BL_SVG_FINISH };
 struct bl_svg_style {
     double size;
     const char *fill;           /* NULL: ink */
     enum bl_svg_anchor anchor;
-    bool bold;
+    bool bold, halo;            /* halo: readable over lines */
     double most;                /* width at which the text is cut; 0: none */
 };
 void bl_svg_text(struct bl_svg *, double x, double y, const struct bl_svg_style *, const char *fmt, ...)
