@@ -38,13 +38,17 @@ struct bl_type_rate {
     double decode_bps;
     double macs_per_s[BL_N_RATE_TOKENS];
 };
-/* What steps of other kinds do, all threads of few tokens or of many together. Attention: scores are pairs of a token's
- * head and a row that it sees, macs what they multiply, values what is read of the cache for them. */
+/* What steps of other kinds do, all threads of few tokens or of many together. */
 struct bl_step_rate {
-    double scores_per_s, attend_macs_per_s, cache_values_per_s;
-    double state_values_per_s;    /* of recurrent layers: updated for a token */
+    double state_values_per_s;    /* of recurrent layers: updated for a token, with few tokens from memory */
     double moved_bps;             /* activations read and written, element by element */
     double arranged_per_s;        /* activations made ready for products with a matrix */
+};
+/* What attention to a cache of one type does, likewise: scores are pairs of a token's head and a row that it sees, macs
+ * what they multiply, values what is read of the cache for them, with few tokens from memory. */
+struct bl_kv_rate {
+    double scores_per_s, macs_per_s, values_per_s;
+    double latent_macs_per_s;     /* where one row serves as key and value of all heads: everything is in it */
 };
 enum bl_step_team { BL_STEP_FEW, BL_STEP_MANY, BL_N_STEP_TEAMS }; /* of up to BL_FEW_TOKENS tokens, of more */
 struct bl_read_rate {             /* what some threads read together */
@@ -99,6 +103,7 @@ struct bl_machine_device {
     double f32_macs_per_s, f16_macs_per_s, i8_macs_per_s; /* rated */
     struct bl_type_rate rate[BL_N_DTYPES], rate_default;  /* measured; zeroed rows: see bl_type_rate_of */
     struct bl_step_rate step_rate[BL_N_STEP_TEAMS];       /* measured; zeroed: nothing was */
+    struct bl_kv_rate kv_rate[BL_N_STEP_TEAMS][BL_N_DTYPES]; /* measured, by the cache's type; zeroed: see bl_kv_rate_of */
     /* fixed costs */
     double launch_ns;                 /* to start work and learn that it is done, from the submitting thread */
     double layer_ns;                  /* of a layer so narrow that neither memory nor arithmetic matter, when decoding */
@@ -162,6 +167,12 @@ static inline double bl_link_bps(const struct bl_link *l, uint16_t from)
 static inline const struct bl_type_rate *bl_type_rate_of(const struct bl_machine_device *d, enum bl_dtype t)
 {
     return d->rate[t].decode_bps > 0 || d->rate[t].macs_per_s[0] > 0 ? &d->rate[t] : &d->rate_default;
+}
+/* What was measured for a cache of the type, or for one of f16. */
+static inline const struct bl_kv_rate *bl_kv_rate_of(const struct bl_machine_device *d, enum bl_step_team team,
+                                                     enum bl_dtype t)
+{
+    return &d->kv_rate[team][d->kv_rate[team][t].macs_per_s > 0 ? t : BL_F16];
 }
 
 #endif

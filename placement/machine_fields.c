@@ -54,6 +54,7 @@ static const struct bl_json_field device_rows[] = {
     MACS("i8_macs_per_s", i8_macs_per_s),
     OTHER("rates", false),
     OTHER("step_rates", false),
+    OTHER("kv_rates", false),
     NS("launch_ns", launch_ns),
     NS("layer_ns", layer_ns),
     NS("step_ns", step_ns),
@@ -101,12 +102,18 @@ static const struct bl_json_field rate_rows[] = {
 
 #define OF struct bl_step_rate
 static const struct bl_json_field step_rate_rows[] = {
-    MACS("scores_per_s", scores_per_s),
-    MACS("attend_macs_per_s", attend_macs_per_s),
-    MACS("cache_values_per_s", cache_values_per_s),
     MACS("state_values_per_s", state_values_per_s),
     BPS("moved_bps", moved_bps),
     MACS("arranged_per_s", arranged_per_s),
+};
+#undef OF
+
+#define OF struct bl_kv_rate
+static const struct bl_json_field kv_rate_rows[] = {
+    MACS("scores_per_s", scores_per_s),
+    MACS("macs_per_s", macs_per_s),
+    MACS("values_per_s", values_per_s),
+    MACS("latent_macs_per_s", latent_macs_per_s),
 };
 #undef OF
 
@@ -167,22 +174,17 @@ TABLE(reading);
 TABLE(read_rate);
 TABLE(rate);
 TABLE(step_rate);
+TABLE(kv_rate);
 TABLE(barrier);
 TABLE(caps);
 TABLE(tile);
 TABLE(link);
 TABLE(hub);
 /* clang-format on */
-const struct bl_machine_fields *const bl_fields_all[] = {&bl_fields_machine,
-                                                         &bl_fields_device,
-                                                         &bl_fields_domain,
-                                                         &bl_fields_reading,
-                                                         &bl_fields_read_rate,
-                                                         &bl_fields_rate,
-                                                         &bl_fields_step_rate,
-                                                         &bl_fields_barrier,
-                                                         &bl_fields_caps,
-                                                         &bl_fields_tile,
-                                                         &bl_fields_link,
-                                                         &bl_fields_hub,
-                                                         NULL};
+const struct bl_machine_fields *const bl_fields_all[] = {&bl_fields_machine,   &bl_fields_device,
+                                                         &bl_fields_domain,    &bl_fields_reading,
+                                                         &bl_fields_read_rate, &bl_fields_rate,
+                                                         &bl_fields_step_rate, &bl_fields_kv_rate,
+                                                         &bl_fields_barrier,   &bl_fields_caps,
+                                                         &bl_fields_tile,      &bl_fields_link,
+                                                         &bl_fields_hub,       NULL};

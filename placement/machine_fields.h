@@ -19,7 +19,7 @@ struct bl_machine_fields {
     size_t n;
 };
 extern const struct bl_machine_fields bl_fields_machine, bl_fields_device, bl_fields_domain, bl_fields_reading,
-    bl_fields_read_rate, bl_fields_rate, bl_fields_step_rate, bl_fields_barrier, bl_fields_caps, bl_fields_tile,
+    bl_fields_read_rate, bl_fields_rate, bl_fields_step_rate, bl_fields_kv_rate, bl_fields_barrier, bl_fields_caps, bl_fields_tile,
     bl_fields_link, bl_fields_hub;
 extern const struct bl_machine_fields *const bl_fields_all[]; /* NULL-terminated */
 extern const char *const bl_step_team_names[BL_N_STEP_TEAMS]; /* "few" and "many" tokens */

@@ -74,6 +74,16 @@ static enum bl_status read_rates(const struct bl_json *device, struct bl_machine
     return BL_OK;
 }
 
+/* Index of the team that a member is named after. */
+static enum bl_status team_of(const struct bl_json *at, unsigned *out)
+{
+    unsigned i = 0;
+    while (i < BL_N_STEP_TEAMS && strcmp(bl_json_name(at), bl_step_team_names[i]))
+        i++;
+    *out = i;
+    return i < BL_N_STEP_TEAMS ? BL_OK : bl_json_wrong(at, "must be 'few' or 'many'");
+}
+
 static enum bl_status read_step_rates(const struct bl_json *device, struct bl_machine_device *d)
 {
     struct bl_json at, it;
@@ -81,12 +91,35 @@ static enum bl_status read_step_rates(const struct bl_json *device, struct bl_ma
         return BL_OK;
     BL_TRY(bl_json_object(&at));
     for (bool more = bl_json_first(&at, &it); more; more = bl_json_next(&it)) {
-        unsigned i = 0;
-        while (i < BL_N_STEP_TEAMS && strcmp(bl_json_name(&it), bl_step_team_names[i]))
-            i++;
-        if (i == BL_N_STEP_TEAMS)
-            return bl_json_wrong(&it, "must be 'few' or 'many'");
-        BL_TRY(bl_fields_read(&it, &bl_fields_step_rate, &d->step_rate[i]));
+        unsigned team;
+        BL_TRY(team_of(&it, &team));
+        BL_TRY(bl_fields_read(&it, &bl_fields_step_rate, &d->step_rate[team]));
+    }
+    return BL_OK;
+}
+
+static enum bl_status read_kv_team(const struct bl_json *at, struct bl_kv_rate *rate)
+{
+    struct bl_json it;
+    BL_TRY(bl_json_object(at));
+    for (bool more = bl_json_first(at, &it); more; more = bl_json_next(&it)) {
+        enum bl_dtype t;
+        BL_TRY(type_of(&it, bl_json_name(&it), &t));
+        BL_TRY(bl_fields_read(&it, &bl_fields_kv_rate, &rate[t]));
+    }
+    return BL_OK;
+}
+
+static enum bl_status read_kv_rates(const struct bl_json *device, struct bl_machine_device *d)
+{
+    struct bl_json at, it;
+    if (!bl_json_member(device, "kv_rates", &at))
+        return BL_OK;
+    BL_TRY(bl_json_object(&at));
+    for (bool more = bl_json_first(&at, &it); more; more = bl_json_next(&it)) {
+        unsigned team;
+        BL_TRY(team_of(&it, &team));
+        BL_TRY(read_kv_team(&it, d->kv_rate[team]));
     }
     return BL_OK;
 }
@@ -136,6 +169,7 @@ static enum bl_status read_device(const struct bl_json *at, struct bl_machine_de
         BL_TRY(read_list(at, &lists[i], d));
     BL_TRY(read_rates(at, d));
     BL_TRY(read_step_rates(at, d));
+    BL_TRY(read_kv_rates(at, d));
     BL_TRY(read_caps(at, &d->caps));
     struct bl_json kind;
     if (!bl_json_member(at, "mem_kind", &kind))

@@ -125,10 +125,10 @@ static enum bl_status set_usable(struct bl_machine_device *d, const struct assig
 }
 
 /* False: no rate can be that. One that is not known stays so. */
-static bool scale(double *bps, double factor)
+static bool scale(double *rate, double factor)
 {
-    *bps *= factor;
-    return *bps == 0 || (*bps >= 1e3 && *bps <= 1e16);
+    *rate *= factor;
+    return *rate == 0 || (*rate >= 1e3 && *rate <= 1e16);
 }
 
 static bool scale_reads(struct bl_machine_device *d, double factor)
@@ -145,6 +145,8 @@ static bool scale_reads(struct bl_machine_device *d, double factor)
         good = scale(&d->read_rate[i].bps, factor) && good;
     for (unsigned t = 0; t < BL_N_DTYPES; t++)
         good = scale(&d->rate[t].decode_bps, factor) && good;
+    for (unsigned t = 0; t < BL_N_DTYPES; t++) /* what few tokens read of caches is from memory */
+        good = scale(&d->kv_rate[BL_STEP_FEW][t].values_per_s, factor) && good;
     return good;
 }
 

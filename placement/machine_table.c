@@ -144,13 +144,25 @@ static void show_steps(struct page *p, const struct bl_machine_device *d)
         const struct bl_step_rate *r = &d->step_rate[i];
         if (!(r->moved_bps > 0))
             continue;
-        add(p,
-            "  %-15s attention %.3g G scores, %.4g GMAC, %.4g G values /s; states %.3g G/s; moves "
-            "%.4g GB/s",
-            tokens[i], r->scores_per_s * 1e-9, r->attend_macs_per_s * 1e-9,
-            r->cache_values_per_s * 1e-9, r->state_values_per_s * 1e-9, r->moved_bps * 1e-9);
+        add(p, "  %-15s states %.3g G/s, moves %.4g GB/s", tokens[i], r->state_values_per_s * 1e-9,
+            r->moved_bps * 1e-9);
         if (r->arranged_per_s > 0)
             add(p, ", arranges %.3g G/s", r->arranged_per_s * 1e-9);
+        end(p);
+    }
+}
+
+static void show_kv(struct page *p, const struct bl_machine_device *d)
+{
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS * BL_N_DTYPES; i++) {
+        const struct bl_kv_rate *r = &d->kv_rate[i / BL_N_DTYPES][i % BL_N_DTYPES];
+        if (!(r->macs_per_s > 0))
+            continue;
+        add(p, "  attention to %s, %s tokens: %.3g G scores, %.4g GMAC, %.4g G values /s",
+            bl_dtypes[i % BL_N_DTYPES].name, bl_step_team_names[i / BL_N_DTYPES],
+            r->scores_per_s * 1e-9, r->macs_per_s * 1e-9, r->values_per_s * 1e-9);
+        if (r->latent_macs_per_s > 0)
+            add(p, "; latent %.4g GMAC/s", r->latent_macs_per_s * 1e-9);
         end(p);
     }
 }
@@ -184,6 +196,7 @@ static void show_device(struct page *p, const struct bl_machine *m,
     show_threads(p, d);
     show_fixed(p, d);
     show_steps(p, d);
+    show_kv(p, d);
     show_rates(p, d);
 }
 

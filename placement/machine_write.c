@@ -72,6 +72,43 @@ static void put_step_rates(struct bl_json_out *o, const struct bl_machine_device
         bl_json_close(o, '}');
 }
 
+static bool has_kv(const struct bl_kv_rate *r)
+{
+    static const struct bl_kv_rate none;
+    return memcmp(r, &none, sizeof none) != 0;
+}
+
+static void put_kv_team(struct bl_json_out *o, const char *name, const struct bl_kv_rate *rate)
+{
+    bl_json_open(o, name, '{', false);
+    for (unsigned t = 0; t < BL_N_DTYPES; t++) {
+        if (!has_kv(&rate[t]))
+            continue;
+        bl_json_open(o, bl_dtypes[t].name, '{', true);
+        bl_fields_put(o, &bl_fields_kv_rate, &rate[t]);
+        bl_json_close(o, '}');
+    }
+    bl_json_close(o, '}');
+}
+
+static void put_kv_rates(struct bl_json_out *o, const struct bl_machine_device *d)
+{
+    bool any[BL_N_STEP_TEAMS] = {false}, open = false;
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++)
+        for (unsigned t = 0; t < BL_N_DTYPES; t++)
+            any[i] |= has_kv(&d->kv_rate[i][t]);
+    for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++) {
+        if (!any[i])
+            continue;
+        if (!open)
+            bl_json_open(o, "kv_rates", '{', false);
+        open = true;
+        put_kv_team(o, bl_step_team_names[i], d->kv_rate[i]);
+    }
+    if (open)
+        bl_json_close(o, '}');
+}
+
 static void put_tiles(struct bl_json_out *o, const struct bl_caps *caps)
 {
     bl_json_open(o, "tiles", '{', false);
@@ -109,6 +146,7 @@ static void put_device(struct bl_json_out *o, const struct bl_machine *m,
     PUT_LIST(o, "barriers", barrier, d->barrier, d->n_barriers);
     put_rates(o, d);
     put_step_rates(o, d);
+    put_kv_rates(o, d);
     if (!d->caps_assumed)
         put_caps(o, &d->caps);
     bl_json_close(o, '}');

@@ -69,11 +69,15 @@ static double rows_bytes(const struct bl_value *state, double rows)
 /* What every token does with so many rows; one: values are part of the keys. */
 static void count_rows(struct bl_work *w, const struct bl_attention_attr *a, double rows, bool one)
 {
-    const double pairs = rows * w->n_tok;
+    const double pairs = rows * w->n_tok, macs = (double)a->n_head * (a->dk + a->dv) * pairs;
 
+    w->attend_macs += macs;
+    if (one) {
+        w->latent_macs += macs;
+        return;
+    }
     w->scores += a->n_head * pairs;
-    w->attend_macs += (double)a->n_head * (a->dk + a->dv) * pairs;
-    w->cache_values += (double)a->n_head_kv * (a->dk + (one ? 0 : a->dv)) * pairs;
+    w->cache_values += (double)a->n_head_kv * (a->dk + a->dv) * pairs;
 }
 
 static void count_attention(struct bl_work *w, const struct bl_graph *g, const struct bl_node *n,
@@ -82,6 +86,7 @@ static void count_attention(struct bl_work *w, const struct bl_graph *g, const s
     const double seen = a->window ? fmin(ctx, a->window) : ctx;
     const bool one = bl_node_src(g, n, 2) == bl_node_src(g, n, 1);
 
+    w->kv_type = source(g, n, 1)->type;
     w->state_bytes += rows_bytes(source(g, n, 1), seen);
     if (!one)
         w->state_bytes += rows_bytes(source(g, n, 2), seen);
@@ -107,6 +112,7 @@ static void count_choose(struct bl_work *w, const struct bl_graph *g, const stru
     const struct bl_choose_attr *a = bl_node_attr(g, n);
     const double rows = floor(ctx / a->group);
 
+    w->kv_type = source(g, n, 2)->type;
     w->state_bytes += rows_bytes(source(g, n, 2), rows);
     w->scores += a->n_head * rows * w->n_tok;
     w->attend_macs += (double)a->n_head * a->dk * rows * w->n_tok;
@@ -461,17 +467,21 @@ static double known_weights_ns(const struct bl_pricing *p, const struct bl_work 
     return bl_cost_soft_max(read, at_rate(macs, measured_rate(r, w->tok_per_matrix)), 2);
 }
 
-/* Scores, products and values cost arithmetic; what is read of the cache may also wait for memory.
- */
+/* Scores, products and values cost arithmetic. What is read for few tokens was measured as it comes
+ * from memory; for many it may wait for that besides. */
 static double known_context_ns(const struct bl_pricing *p, const struct bl_work *w)
 {
-    const struct bl_step_rate *r = step_rate(p, w->n_tok);
-    const double ns = at_rate(w->scores, r->scores_per_s) +
-                      at_rate(w->attend_macs, r->attend_macs_per_s) +
-                      at_rate(w->cache_values, r->cache_values_per_s) +
-                      at_rate(w->state_values, r->state_values_per_s);
+    const bool few = w->n_tok <= BL_FEW_TOKENS;
+    const struct bl_kv_rate *r =
+        bl_kv_rate_of(p->device, few ? BL_STEP_FEW : BL_STEP_MANY, (enum bl_dtype)w->kv_type);
+    const double latent = r->latent_macs_per_s > 0 ? w->latent_macs : 0;
+    const double ns =
+        at_rate(w->scores, r->scores_per_s) + at_rate(w->attend_macs - latent, r->macs_per_s) +
+        at_rate(latent, r->latent_macs_per_s) + at_rate(w->cache_values, r->values_per_s) +
+        at_rate(w->state_values, step_rate(p, w->n_tok)->state_values_per_s);
 
-    return bl_cost_soft_max(ns, at_rate(w->state_bytes, bl_device_read_bps(p->device)), 3);
+    return few ? ns
+               : bl_cost_soft_max(ns, at_rate(w->state_bytes, bl_device_read_bps(p->device)), 3);
 }
 
 static double known_ns(const struct bl_pricing *p, const struct bl_work *w)

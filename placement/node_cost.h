@@ -22,6 +22,7 @@ struct bl_work {
     double ffn;              /* rows of an expert's matrix; 0: not experts */
     double state_bytes, attend_macs;
     double scores, cache_values; /* of attention: pairs of a head and a row, values that they read */
+    double latent_macs;      /* of attention whose rows are keys and values; they are not in scores and values */
     double state_values;     /* of recurrent layers, updated for a token */
     double padded_macs;      /* macs of whole blocks of 256 columns */
     double arranged;         /* activations made ready for products with matrices */
@@ -30,7 +31,7 @@ struct bl_work {
     uint32_t n_tok;
     uint32_t rows;           /* of the matrix, of the expert's */
     uint8_t steps;           /* that it takes, as a layer of few has them */
-    uint8_t type;            /* enum bl_dtype of the largest weight */
+    uint8_t type, kv_type;   /* enum bl_dtype of the largest weight, of what attention reads */
 };
 /* depth: tokens of context before the step. Of experts, as if the device had all that the layer has. */
 void bl_work_count(struct bl_work *, const struct bl_graph *, const struct bl_node *, uint32_t n_tok, uint64_t depth);

@@ -35,6 +35,10 @@ enum bl_status bl_probe_measure(struct bl_machine *, const struct bl_probe_plan 
 /* ---- probe_rig.c: a few nodes on a device ---- */
 
 enum { BL_RIG_TOKENS = 512 };
+struct bl_rig_block {             /* weights or states one after the other, from the first again where it ends */
+    unsigned char *bytes;
+    size_t n;
+};
 struct bl_rig {
     struct bl_device *dev;
     const struct bl_backend *backend;
@@ -48,14 +52,11 @@ struct bl_rig {
     struct bl_bound *bound;
     uint64_t *addr;
     uint32_t first_position;      /* of the n_tok tokens of ready */
-};
-struct bl_rig_block {             /* weights one after the other, from the first again where it ends */
-    unsigned char *bytes;
-    size_t n;
+    struct bl_rig_block states;   /* where states of sessions are; none: in memory of the rig */
 };
 enum bl_status bl_rig_open(struct bl_rig *, const struct bl_backend *, const struct bl_device_config *);
 void bl_rig_close(struct bl_rig *);  /* zeroed is fine */
-/* Forgets the graph and what it was bound to; the device stays. */
+/* Forgets the graph and what it was bound to, states; the device stays. */
 void bl_rig_clear(struct bl_rig *);
 /* An input of n elements and n_tok tokens: what follows runs, what came before does not. */
 bl_val bl_rig_input(struct bl_rig *, uint32_t n, uint32_t n_tok);

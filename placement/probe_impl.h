@@ -2,7 +2,7 @@
 /* probe_impl.h — the parts of a measurement; private to probe_*.c.
  *
  * Purpose   one round measures everything once into the device in hand; probe_measure.c makes several and takes medians.
- * Ownership the probe borrows the machine; a block of weights lives from take to give.
+ * Ownership the probe borrows the machine; blocks live from take to give.
  * Units     as probe.h.
  * Errors    as probe.h.
  * Threads   as probe.h.
@@ -17,9 +17,9 @@ struct bl_probe {
     struct bl_machine_device *dev;
     const struct bl_probe_plan *plan;
     uint64_t deadline_ns;
-    bool first;                   /* round: says what it does */
-    unsigned char *block;         /* weights */
-    size_t block_bytes;
+    uint32_t round;               /* the first says what it does; what is rare is measured in every third */
+    struct bl_rig_block weights;  /* in pages of a mapped file */
+    struct bl_rig_block states;   /* in huge ones where the system grants them, as the program keeps its own */
     uint64_t cpu_ns, wanted_ns;   /* processor time had while reading, and wanted */
 };
 bool bl_probe_late(const struct bl_probe *);
@@ -31,6 +31,22 @@ uint32_t bl_probe_many_threads(const struct bl_probe *);
 uint32_t bl_probe_next_count(uint32_t n, uint32_t most);
 static const uint64_t bl_probe_cell_ns = 15000000; /* for one figure of one round, or for two runs */
 enum { BL_PROBE_RUNS = 9 };                        /* most, of which the median counts */
+
+/* ---- probe_blocks.c ---- */
+
+/* nodes: memory nodes that it is spread over, 0: any. */
+enum bl_status bl_probe_take(const struct bl_probe *, uint64_t nodes, struct bl_rig_block *out);
+/* The same as a file has it that is mapped. To be read only. */
+enum bl_status bl_probe_take_mapped(const struct bl_probe *, struct bl_rig_block *out);
+void bl_probe_give(struct bl_rig_block *); /* zeroed is fine */
+/* Parts of a block of states: of attention, and of recurrent layers, which write to theirs. */
+struct bl_rig_block bl_probe_cache_of(const struct bl_rig_block *states);
+struct bl_rig_block bl_probe_recurrent_of(const struct bl_rig_block *states);
+
+uint64_t bl_probe_home_bit(const struct bl_probe *); /* the memory node that decodes; 0: there is one only */
+
+/* Decode's reading of weights of a type from a block, by a chain of matrices. */
+enum bl_status bl_probe_time_read(struct bl_probe *, struct bl_rig *, const struct bl_rig_block *, enum bl_dtype, double *bps);
 
 /* A round's parts, in this order. */
 enum bl_status bl_probe_fixed(struct bl_probe *);

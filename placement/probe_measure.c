@@ -21,7 +21,7 @@ bool bl_probe_late(const struct bl_probe *p)
 
 void bl_probe_say(const struct bl_probe *p, const char *text)
 {
-    if (p->plan->note && p->first)
+    if (p->plan->note && p->round == 0)
         p->plan->note(p->plan->arg, text);
 }
 
@@ -56,6 +56,7 @@ static double *figure(struct bl_machine_device *d, uint32_t i)
 {
     enum {
         STEP = sizeof(struct bl_step_rate) / sizeof(double),
+        KV = sizeof d->kv_rate / sizeof(double),
         TYPE = sizeof(struct bl_type_rate) / sizeof(double)
     };
     double *const single[] = {&d->read_measured_bps, &d->launch_ns, &d->layer_ns, &d->step_ns};
@@ -74,6 +75,9 @@ static double *figure(struct bl_machine_device *d, uint32_t i)
     if (i < STEP * BL_N_STEP_TEAMS)
         return (double *)&d->step_rate[i / STEP] + i % STEP;
     i -= STEP * BL_N_STEP_TEAMS;
+    if (i < KV)
+        return (double *)d->kv_rate + i;
+    i -= KV;
     if (i < TYPE * BL_N_DTYPES)
         return (double *)&d->rate[i / TYPE] + i % TYPE;
     i -= TYPE * BL_N_DTYPES;
@@ -141,7 +145,7 @@ static enum bl_status measure(struct bl_probe *p)
 static void say_how_sure(struct bl_probe *p, uint32_t n, double moves)
 {
     char text[160];
-    p->first = true;
+    p->round = 0;
     if (n >= LEAST_ROUNDS) {
         snprintf(text, sizeof text, "medians of %u rounds, good to %.1f %%%s", n, 100 * moves,
                  moves > 0.05 ? ": something else keeps this machine busy" : "");
@@ -169,7 +173,7 @@ static enum bl_status measure_rounds(struct bl_probe *p, struct bl_machine_devic
         if (n && start + longest > p->deadline_ns)
             break;
         *p->dev = before;
-        p->first = n == 0;
+        p->round = n;
         BL_TRY(measure(p));
         round[n++] = *p->dev;
         const uint64_t took = bl_now_ns() - start;
@@ -190,7 +194,13 @@ enum bl_status bl_probe_measure(struct bl_machine *m, const struct bl_probe_plan
     if (!round)
         return bl_fail(BL_ENOMEM, "probe: out of memory");
     p.deadline_ns = bl_now_ns() + ns;
-    const enum bl_status st = measure_rounds(&p, round);
+    enum bl_status st = bl_probe_take_mapped(&p, &p.weights);
+    if (!st)
+        st = bl_probe_take(&p, bl_probe_home_bit(&p), &p.states);
+    if (!st)
+        st = measure_rounds(&p, round);
+    bl_probe_give(&p.states);
+    bl_probe_give(&p.weights);
     free(round);
     return st;
 }

@@ -44,6 +44,7 @@ void bl_rig_clear(struct bl_rig *r)
     r->bound = NULL;
     r->addr = NULL;
     r->first_position = 0;
+    r->states = (struct bl_rig_block){0};
     bl_graph_init(&r->graph);
 }
 
@@ -76,7 +77,7 @@ static void fill_floats(float *x, uint64_t n)
         x[i] = (float)(i % 61) / 32 - 0.9f;
 }
 
-/* Where the next weights of the block are; NULL: it is too small for them. */
+/* Where the next values of the block are; NULL: it is too small for them. */
 static void *from_block(const struct bl_rig_block *b, size_t bytes, size_t *at)
 {
     if (*at + bytes > b->n)
@@ -89,7 +90,7 @@ static void *from_block(const struct bl_rig_block *b, size_t bytes, size_t *at)
 static enum bl_status make_values(struct bl_rig *r, const struct bl_rig_block *weights)
 {
     const struct bl_graph *g = &r->graph;
-    size_t at = 0;
+    size_t at = 0, state_at = 0;
     r->value = bl_arena_alloc(r->arena, g->n_vals * sizeof *r->value);
     for (bl_val v = 1; r->value && v < g->n_vals; v++) {
         const struct bl_value *val = &g->vals[v];
@@ -98,6 +99,8 @@ static enum bl_status make_values(struct bl_rig *r, const struct bl_rig_block *w
             continue;
         if (val->origin == BL_WEIGHT && weights && val->ne[1] > INPUT_ROWS)
             r->value[v] = from_block(weights, bytes, &at);
+        else if (val->origin == BL_STATE_ROWS && r->states.n)
+            r->value[v] = from_block(&r->states, bytes, &state_at);
         else if ((r->value[v] = bl_arena_alloc(r->arena, bytes + 64)) && val->type == BL_F32)
             fill_floats(r->value[v], bytes / sizeof(float));
         if (!r->value[v])

@@ -3,7 +3,6 @@
 #include "probe_impl.h"
 
 #include "backends.h"
-#include "mem.h"
 #include "numa.h"
 #include "thread.h"
 
@@ -14,15 +13,9 @@ enum {
     MOST_ROWS = 2048, /* of them, so that they stay in caches */
     LEAST_ROWS = 64,
     SIDE = 3072, /* of matrices read for one token: a few MiB each, as in models */
-    FIRST_WEIGHT = 1000,
-    CACHES = 8, /* a block is larger than they by so much: a cache keeps part of what passes through
-                   it */
-    LEAST_BLOCK = 256 << 20, /* read for one token */
-    MOST_BLOCK = 1 << 30
+    FIRST_WEIGHT = 1000
 };
 static const double run_s = 1e-2; /* of the runs that a figure is the median of */
-
-/* ---- a block of weights ---- */
 
 static uint64_t node_bit(const struct bl_domain *o)
 {
@@ -39,70 +32,25 @@ static uint32_t home_domain(const struct bl_probe *p)
     return 0;
 }
 
-static uint64_t home_bit(const struct bl_probe *p)
+uint64_t bl_probe_home_bit(const struct bl_probe *p)
 {
     return p->dev->n_domains > 1 ? node_bit(&p->dev->domain[home_domain(p)]) : 0;
 }
 
-static size_t block_bytes(const struct bl_machine_device *d)
-{
-    const double want = CACHES * d->cache_bytes;
-    return want > MOST_BLOCK ? MOST_BLOCK : want > LEAST_BLOCK ? (size_t)want : LEAST_BLOCK;
-}
-
-/* Bytes that are weights of moderate size in every type, whatever part of a block they are: 5 bits
- * are random, the others keep exponents of floats below that of 1. */
-static void fill(unsigned char *block, size_t bytes)
-{
-    const uint64_t random = 0x1f1f1f1f1f1f1f1f, fixed = 0x2020202020202020;
-    uint64_t x = 88172645463325252;
-    for (size_t i = 0; i + sizeof x <= bytes; i += sizeof x) {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        const uint64_t word = (x & random) | fixed;
-        memcpy(block + i, &word, sizeof word);
-    }
-}
-
-static enum bl_status take_block(struct bl_probe *p, uint64_t nodes)
-{
-    const size_t bytes = block_bytes(p->dev);
-    if (bytes > p->dev->usable_bytes / 4)
-        return bl_fail(BL_EUNAVAILABLE,
-                       "probe: %zu MiB of memory to read in are more than a "
-                       "quarter of what may be used",
-                       bytes >> 20);
-    void *block;
-    BL_TRY(bl_pages_alloc(bytes, &block));
-    if (nodes)
-        (void)bl_numa_place(block, bytes, nodes);
-    fill(block, bytes);
-    p->block = block;
-    p->block_bytes = bytes;
-    return BL_OK;
-}
-
-static void give_block(struct bl_probe *p)
-{
-    bl_pages_free(p->block, p->block_bytes);
-    p->block = NULL;
-}
-
 static uint32_t rows_in_block(const struct bl_probe *p, enum bl_dtype type)
 {
-    return (uint32_t)(p->block_bytes / bl_dtype_row_bytes(type, COLUMNS));
+    return (uint32_t)(p->weights.n / bl_dtype_row_bytes(type, COLUMNS));
 }
 
 /* ---- reading ---- */
 
 /* Decode as models do it: matrices one after the other, each waiting for the one before. A single
  * large matrix would be read some percent faster. */
-static enum bl_status build_chain(struct bl_rig *r, const struct bl_probe *p, enum bl_dtype type,
-                                  uint64_t *bytes)
+static enum bl_status build_chain(struct bl_rig *r, const struct bl_rig_block *block,
+                                  enum bl_dtype type, uint64_t *bytes)
 {
     const uint64_t each = bl_dtype_row_bytes(type, SIDE) * SIDE;
-    const uint32_t n = p->block_bytes > each ? (uint32_t)(p->block_bytes / each) : 1;
+    const uint32_t n = block->n > each ? (uint32_t)(block->n / each) : 1;
     bl_rig_clear(r);
     bl_val x = bl_rig_input(r, SIDE, 1);
     for (uint32_t i = 0; i < n; i++)
@@ -111,15 +59,15 @@ static enum bl_status build_chain(struct bl_rig *r, const struct bl_probe *p, en
                                             (uint32_t[]){SIDE, SIDE, 1}),
                             x, 0, 0);
     *bytes = each * n;
-    return bl_rig_ready(r, &(struct bl_rig_block){p->block, p->block_bytes}, 1);
+    return bl_rig_ready(r, block, 1);
 }
 
-static enum bl_status time_read(struct bl_probe *p, struct bl_rig *r, enum bl_dtype type,
-                                double *bps)
+enum bl_status bl_probe_time_read(struct bl_probe *p, struct bl_rig *r,
+                                  const struct bl_rig_block *block, enum bl_dtype type, double *bps)
 {
     uint64_t bytes;
     double ns;
-    BL_TRY(build_chain(r, p, type, &bytes));
+    BL_TRY(build_chain(r, block, type, &bytes));
     const uint64_t start = bl_now_ns(), cpu = bl_process_ns();
     BL_TRY(bl_rig_time(r, BL_PROBE_RUNS, bl_probe_cell_ns, &ns));
     p->cpu_ns += bl_process_ns() - cpu;
@@ -128,30 +76,40 @@ static enum bl_status time_read(struct bl_probe *p, struct bl_rig *r, enum bl_dt
     return BL_OK;
 }
 
-static enum bl_status read_by(struct bl_probe *p, uint32_t threads, double *bps)
+static enum bl_status read_by(struct bl_probe *p, const struct bl_rig_block *block,
+                              uint32_t threads, double *bps)
 {
     struct bl_rig r;
     const struct bl_device_config c = bl_probe_config(p, threads);
     BL_TRY(bl_rig_open(&r, p->dev->backend, &c));
-    const enum bl_status st = time_read(p, &r, BL_Q8_0, bps);
+    const enum bl_status st = bl_probe_time_read(p, &r, block, BL_Q8_0, bps);
     bl_rig_close(&r);
     return st;
 }
 
-static enum bl_status read_rates(struct bl_probe *p, uint64_t nodes, uint32_t domains,
-                                 uint32_t first, uint32_t most)
+static enum bl_status read_rates(struct bl_probe *p, const struct bl_rig_block *block,
+                                 uint32_t domains, uint32_t first, uint32_t most)
 {
     enum bl_status st = BL_OK;
-    BL_TRY(take_block(p, nodes));
     for (uint32_t n = first;
          !st && n && p->dev->n_read_rates < BL_MAX_READ_RATES && !bl_probe_late(p);
          n = bl_probe_next_count(n, most)) {
         struct bl_read_rate rate = {n, domains, 0};
-        st = read_by(p, n, &rate.bps);
+        st = read_by(p, block, n, &rate.bps);
         if (!st)
             p->dev->read_rate[p->dev->n_read_rates++] = rate;
     }
-    give_block(p);
+    return st;
+}
+
+/* Of memory that lies on some nodes. */
+static enum bl_status read_rates_on(struct bl_probe *p, uint64_t nodes, uint32_t domains,
+                                    uint32_t first, uint32_t most)
+{
+    struct bl_rig_block block;
+    BL_TRY(bl_probe_take(p, nodes, &block));
+    const enum bl_status st = read_rates(p, &block, domains, first, most);
+    bl_probe_give(&block);
     return st;
 }
 
@@ -172,15 +130,16 @@ static enum bl_status read_domains(struct bl_probe *p)
     const uint32_t home = home_domain(p), all_n = bl_probe_many_threads(p);
     const uint32_t most =
         d->domain[home].n_cores < all_n ? d->domain[home].n_cores : all_n; /* a quota may be less */
+    struct bl_rig_block block;
     double far = 0;
     uint64_t all = 0;
     for (uint32_t i = 0; i < d->n_domains; i++)
         all |= node_bit(&d->domain[i]);
-    BL_TRY(read_rates(p, node_bit(&d->domain[home]), 1, 1, most));
-    BL_TRY(read_rates(p, all, d->n_domains, most, all_n));
-    BL_TRY(take_block(p, node_bit(&d->domain[home ? 0 : 1])));
-    const enum bl_status st = read_by(p, most, &far);
-    give_block(p);
+    BL_TRY(read_rates_on(p, node_bit(&d->domain[home]), 1, 1, most));
+    BL_TRY(read_rates_on(p, all, d->n_domains, most, all_n));
+    BL_TRY(bl_probe_take(p, node_bit(&d->domain[home ? 0 : 1]), &block));
+    const enum bl_status st = read_by(p, &block, most, &far);
+    bl_probe_give(&block);
     for (uint32_t i = 0; i < d->n_domains; i++) {
         d->domain[i].read_measured_bps = best_rate(d, 1);
         d->domain[i].far_bps = far;
@@ -192,7 +151,9 @@ enum bl_status bl_probe_reading(struct bl_probe *p)
 {
     struct bl_machine_device *d = p->dev;
     bl_probe_say(p, "reading memory");
-    BL_TRY(d->n_domains > 1 ? read_domains(p) : read_rates(p, 0, 1, 1, bl_probe_many_threads(p)));
+    const struct bl_rig_block block = bl_probe_cache_of(&p->states);
+    BL_TRY(d->n_domains > 1 ? read_domains(p)
+                            : read_rates(p, &block, 1, 1, bl_probe_many_threads(p)));
     d->read_measured_bps = best_rate(d, d->n_domains > 1 ? d->n_domains : 1);
     return BL_OK;
 }
@@ -222,7 +183,7 @@ static enum bl_status time_product(struct bl_rig *r, const struct bl_probe *p, e
     const bl_val x = bl_rig_input(r, COLUMNS, n_tok);
     const bl_val w = bl_graph_weight(&r->graph, FIRST_WEIGHT, type, (uint32_t[]){COLUMNS, rows, 1});
     bl_graph_matmul(&r->graph, w, x, 0, 0);
-    BL_TRY(bl_rig_ready(r, &(struct bl_rig_block){p->block, p->block_bytes}, n_tok));
+    BL_TRY(bl_rig_ready(r, &p->weights, n_tok));
     return bl_rig_time(r, BL_PROBE_RUNS, bl_probe_cell_ns, ns);
 }
 
@@ -254,7 +215,7 @@ static enum bl_status measure_type(struct bl_probe *p, struct bl_rig *few, struc
 {
     struct bl_type_rate rate = {0};
     const uint32_t rows = rows_in_block(p, t);
-    BL_TRY(time_read(p, few, t, &rate.decode_bps));
+    BL_TRY(bl_probe_time_read(p, few, &p->weights, t, &rate.decode_bps));
     double ns, macs = rate.decode_bps * COLUMNS / (double)bl_dtype_row_bytes(t, COLUMNS);
     for (unsigned i = 0; i < BL_N_RATE_TOKENS; i++) {
         const uint32_t n_tok = bl_rate_tokens[i],
@@ -279,7 +240,8 @@ static enum bl_status measure_list(struct bl_probe *p, struct bl_rig *few, struc
     for (size_t i = 0; i < n_common && !bl_probe_late(p); i++)
         BL_TRY(measure_type(p, few, many, (enum bl_dtype)common[i]));
     p->dev->rate_default = p->dev->rate[common[0]];
-    for (unsigned t = 0; t < BL_N_DTYPES && !p->plan->quick; t++) {
+    const bool all = !p->plan->quick && p->round % 3 == 0;
+    for (unsigned t = 0; t < BL_N_DTYPES && all; t++) {
         if (bl_dtypes[t].act == BL_ACT_NONE || p->dev->rate[t].decode_bps > 0)
             continue;
         if (bl_probe_late(p))
@@ -301,7 +263,6 @@ enum bl_status bl_probe_types(struct bl_probe *p)
     const struct bl_device_config c[2] = {bl_probe_config(p, bl_probe_few_threads(p)),
                                           bl_probe_config(p, bl_probe_many_threads(p))};
     bl_probe_say(p, "kernels by type");
-    BL_TRY(take_block(p, home_bit(p)));
     enum bl_status st = bl_rig_open(&few, p->dev->backend, &c[0]);
     if (!st)
         st = bl_rig_open(&many, p->dev->backend, &c[1]);
@@ -309,6 +270,5 @@ enum bl_status bl_probe_types(struct bl_probe *p)
         st = measure_list(p, &few, &many);
     bl_rig_close(&many);
     bl_rig_close(&few);
-    give_block(p);
     return st;
 }

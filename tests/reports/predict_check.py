@@ -6,10 +6,12 @@
 
 Wants a quiet machine, 5 GB of disk in FOLDER and about 20 minutes. Makes one model at a time, probes the machine,
 measures decode (32 tokens after 0 and 4096 others) and prefill (512 and 2048 tokens), medians of 5, and probes again.
-Where the figures that decide a row moved by more than 5 % from one probe to the next, it is measured anew, up to N times
-(default 3); what never stood still is printed and does not count. What is predicted comes from the probe before. Exit 1: the median of the errors is above
-10 % or one is above 20 %. --prefix is put before every command that measures, such as 'chrt -r 1'. --log keeps what was
-measured as JSON lines; --again FILE predicts those anew from the machines in them, with the models' headers alone.
+Where the figures that decide a row moved by more than 5 % from one probe to the next, or the row's own five samples lie
+so far apart that their quartiles differ by more than 10 %, the machine was not the same all the while: the row is
+measured anew, up to N times (default 3), and what never stood still is printed with the reason and does not count.
+What is predicted comes from the probe before. Exit 1: the median of the errors is above 10 % or one is above 20 %.
+--prefix is put before every command that measures, such as 'chrt -r 1'. --log keeps what was measured as JSON lines;
+--again FILE predicts those anew from the machines in them, with the models' headers alone.
 """
 import argparse, json, math, os, shlex, subprocess, sys, tempfile
 
@@ -30,7 +32,7 @@ V4 = {"like": "deepseek-v4-flash", "metadata": {"expert_count": 48}} # whole lay
 # phase, tokens, depth before them, mean depth at which a step is predicted
 ROWS = [("decode", 32, 0, 16), ("decode", 32, 4096, 4112), ("prefill", 512, 0, 0), ("prefill", 2048, 0, 768)]
 UBATCH, CTX = 512, 6144
-STILL = 0.05
+STILL, APART = 0.05, 0.10 # probes may differ by, quartiles of a row's samples
 
 def run(args, prefix=()):
     r = subprocess.run([*prefix, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -56,7 +58,13 @@ def figures(machine, types, phase):
     out = {t + " " + what: d["rates"][t][what] for t in types.split()}
     if phase == "decode":
         out["read_measured_bps"] = d["read_measured_bps"]
+        out["attention of few"] = per_head_and_row(d["kv_rates"]["few"]["f16"])
     return out
+
+def per_head_and_row(r, group=4, head=128):
+    """Of the usual shape; what its parts are alone is known less well than their sum."""
+    parts = ((group, "scores_per_s"), (2 * group * head, "macs_per_s"), (2 * head, "values_per_s"))
+    return sum(n / r[k] for n, k in parts if k in r)
 
 def moved(before, after, types, phase):
     x, y = figures(before, types, phase), figures(after, types, phase)
@@ -67,7 +75,9 @@ def measure(a, path, row):
     sizes = ["-p", "0", "-n", str(n)] if phase == "decode" else ["-p", str(n), "-n", "0"]
     text = run([a.ballast, "bench", "-m", path, *sizes, "-d", str(depth), "-ub", str(UBATCH), "-r", "5",
                 "--no-read-test", "-o", "json"], a.prefix)
-    return json.loads(text)[-1]["median_ts"]
+    row = json.loads(text)[-1]
+    s = sorted(row["samples_ts"])
+    return row["median_ts"], s[len(s) - 1 - len(s) // 4] / s[len(s) // 4] - 1
 
 def predict(a, path, machine, row):
     phase, _, _, depth = row
@@ -78,11 +88,24 @@ def predict(a, path, machine, row):
                                "--depth", str(max(depth, 1)), "--format", "json"]))
     return plan["derived"]["prediction"][phase]["tok_per_s"]
 
+def why_not(r):
+    """What speaks against counting a row; empty: nothing."""
+    if r["moves"] > STILL:
+        return "%s moved %.1f %% between probes" % (r["what"], 100 * r["moves"])
+    if r["apart"] > APART:
+        return "samples %.1f %% apart" % (100 * r["apart"])
+    return ""
+
+def unrest(r):
+    return max(r["moves"] / STILL, r["apart"] / APART)
+
 def show(r):
     phase, n, depth, _ = r["row"]
-    print("%-24s %-8s %5d after %4d  measured %8.2f  predicted %8.2f  %+6.1f %%  %s moved %.1f %%, try %d%s" %
+    bad = why_not(r)
+    print("%-24s %-8s %5d after %4d  measured %8.2f  predicted %8.2f  %+6.1f %%  "
+          "probes %4.1f %%, samples %4.1f %%, try %d%s" %
           (r["model"], phase, n, depth, r["measured"], r["predicted"], 100 * (r["predicted"] / r["measured"] - 1),
-           r["what"], 100 * r["moves"], r["try"], "" if r["moves"] <= STILL else ", NOT COUNTED"))
+           100 * r["moves"], 100 * r["apart"], r["try"], ", NOT COUNTED: " + bad if bad else ""))
     sys.stdout.flush()
 
 def note(a, result):
@@ -91,23 +114,23 @@ def note(a, result):
             f.write(json.dumps(result) + "\n")
 
 def one(a, name, text, types):
-    """The rows of a model, each with the try between whose probes least moved. Prompts share their probes."""
+    """The rows of a model, each with the quietest try. Prompts share their probes."""
     path, best = os.path.join(a.dir, name + ".gguf"), {}
     synth(a, text, path, False)
     before = probe(a)
     for t in range(1, a.tries + 1):
-        pending = [r for r in ROWS if r not in best or best[r]["moves"] > STILL]
+        pending = [r for r in ROWS if r not in best or why_not(best[r])]
         for group in [[r] for r in pending if r[0] == "decode"] + [[r for r in pending if r[0] == "prefill"]]:
             if not group:
                 continue
             speeds = [measure(a, path, r) for r in group]
             after = probe(a)
-            for r, speed in zip(group, speeds):
+            for r, (speed, apart) in zip(group, speeds):
                 moves, what = moved(before, after, types, r[0])
-                result = {"model": name, "row": r, "try": t, "moves": moves, "what": what, "measured": speed,
+                result = {"model": name, "row": r, "try": t, "moves": moves, "what": what, "measured": speed, "apart": apart,
                           "before": before, "after": after}
                 note(a, result)
-                if r not in best or moves < best[r]["moves"]:
+                if r not in best or unrest(result) < unrest(best[r]):
                     best[r] = result
             before = after
     for r in ROWS:
@@ -119,7 +142,7 @@ def again(a, log):
     for line in open(log, encoding="utf-8"):
         r = json.loads(line)
         key = (r["model"], tuple(r["row"]))
-        if key not in best or r["moves"] < best[key]["moves"]:
+        if key not in best or unrest(r) < unrest(best[key]):
             best[key] = r
     for name, text, _ in MODELS:
         path = os.path.join(a.dir, name + ".header.gguf")
@@ -144,17 +167,18 @@ def main():
         rows = again(a, a.again)
     else:
         rows = (r for m in MODELS if not a.only or m[0] in a.only for r in one(a, *m))
-    errors = []
+    errors, n_rows = [], 0
     for r in rows:
         show(r)
-        if r["moves"] <= STILL:
+        n_rows += 1
+        if not why_not(r):
             errors.append((abs(r["predicted"] / r["measured"] - 1), math.log(r["predicted"] / r["measured"])))
     if not errors:
         sys.exit("the machine never stood still")
     e = sorted(x for x, _ in errors)
     median, sd = (e[(len(e) - 1) // 2] + e[len(e) // 2]) / 2, math.sqrt(sum(y * y for _, y in errors) / len(errors))
-    print("%d rows: median error %.1f %%, worst %.1f %%, root mean square of logarithms %.3f" %
-          (len(e), 100 * median, 100 * e[-1], sd))
+    print("%d of %d rows count: median error %.1f %%, worst %.1f %%, root mean square of logarithms %.3f" %
+          (len(e), n_rows, 100 * median, 100 * e[-1], sd))
     sys.exit(0 if median <= 0.10 and e[-1] <= 0.20 else 1)
 
 main()

@@ -149,8 +149,9 @@ static void measured_over_nodes(void **state)
     assert_true(d->rate[BL_Q4_K].decode_bps > 0 && d->rate_default.decode_bps > 0);
     for (unsigned i = 0; i < BL_N_STEP_TEAMS; i++) {
         const struct bl_step_rate *r = &d->step_rate[i];
-        assert_true(r->attend_macs_per_s > 1e6 && r->state_values_per_s > 1e6);
-        assert_true(r->moved_bps > 1e7);
+        const struct bl_kv_rate *kv = &d->kv_rate[i][BL_F16];
+        assert_true(r->state_values_per_s > 1e6 && r->moved_bps > 1e7);
+        assert_true(kv->macs_per_s > 1e6 && kv->latent_macs_per_s > 1e6);
     }
     assert_true(d->layer_ns == 0 || d->layer_ns >= d->step_ns);
     bl_machine_finish(&m);

@@ -27,10 +27,10 @@ static const char measured_text[] =
     "{\"id\": \"cpu0\", \"kind\": \"cpu\", \"cores\": 2, \"mem_bytes\": \"64GiB\", "
     "\"read_measured_bps\": 40e9, \"step_ns\": 500, \"rates\": {\"default\": "
     "{\"decode_bps\": 40e9, \"macs_per_s_8\": 400e9, \"macs_per_s_64\": 640e9, "
-    "\"macs_per_s_512\": 703e9}}, \"step_rates\": {\"few\": {\"scores_per_s\": 2e9, "
-    "\"attend_macs_per_s\": 400e9, \"cache_values_per_s\": 50e9, \"moved_bps\": 200e9}, "
-    "\"many\": {\"scores_per_s\": 7e9, \"attend_macs_per_s\": 200e9, \"moved_bps\": 40e9, "
-    "\"arranged_per_s\": 8e9}}}]}";
+    "\"macs_per_s_512\": 703e9}}, \"step_rates\": {\"few\": {\"moved_bps\": 200e9}, "
+    "\"many\": {\"moved_bps\": 40e9, \"arranged_per_s\": 8e9}}, \"kv_rates\": {\"few\": {"
+    "\"f16\": {\"scores_per_s\": 2e9, \"macs_per_s\": 400e9, \"values_per_s\": 50e9}}, "
+    "\"many\": {\"f16\": {\"scores_per_s\": 7e9, \"macs_per_s\": 200e9}}}}]}";
 
 struct rig {
     struct bl_synth *synth;
@@ -39,11 +39,11 @@ struct rig {
     struct bl_plan plan;
 };
 
-static void open_rig_on(struct rig *r, const char *shape, const char *machine)
+static void open_rig_with(struct rig *r, const char *shape, const char *machine, enum bl_dtype kv)
 {
     const struct bl_synth_options so = {
         .shape = shape, .layers = 6, .vocab = 4096, .no_data = true};
-    const struct bl_model_options mo = {.ctx_tokens = 16384, .type_k = BL_F16, .type_v = BL_F16};
+    const struct bl_model_options mo = {.ctx_tokens = 16384, .type_k = kv, .type_v = kv};
     const struct bl_options opt = {.ubatch_tokens = 512, .batch_tokens = 512};
 
     memset(r, 0, sizeof *r);
@@ -53,6 +53,11 @@ static void open_rig_on(struct rig *r, const char *shape, const char *machine)
         fail_msg("%s", bl_error());
     assert_int_equal(bl_plan_init(&r->plan, r->model), BL_OK);
     assert_int_equal(bl_plan_size_steps(&r->plan, r->model, &opt), BL_OK);
+}
+
+static void open_rig_on(struct rig *r, const char *shape, const char *machine)
+{
+    open_rig_with(r, shape, machine, BL_F16);
 }
 
 static void open_rig(struct rig *r, const char *shape)
@@ -269,11 +274,37 @@ static void prefill_follows_what_was_measured(void **state)
     close_rig(&r);
 }
 
+/* Scores, products and values of 32 heads of 128 that share 8, in 6 layers, each at its rate; where
+ * the cache's own type was not measured, at those of f16. */
+static void attention_follows_the_type_of_the_cache(void **state)
+{
+    (void)state;
+    const double rows = 6 * 4096.0, scores = 32 / 2e9, macs = 32 * 256 / 400e9,
+                 values = 8 * 256 / 50e9;
+    for (unsigned eight = 0; eight < 2; eight++) {
+        struct rig r;
+        open_rig_with(&r, "llama-3-8b", measured_text, eight ? BL_Q8_0 : BL_F16);
+        put(&r, 0, 0);
+        struct bl_kv_rate *kv = r.machine.device[0].kv_rate[BL_STEP_FEW];
+        const double both = predict(&r, 1, 8191, NULL) - predict(&r, 1, 4095, NULL);
+        assert_near(both, rows * (scores + macs + values) * 1e9);
+        kv[BL_Q8_0] = (struct bl_kv_rate){1e9, 200e9, 25e9, 0};
+        const double own = predict(&r, 1, 8191, NULL) - predict(&r, 1, 4095, NULL);
+        assert_near(own, (eight ? 2 : 1) * both);
+        /* memory that is twice as fast hastens values alone */
+        (void)set(&r, "cpu0.read=80GB/s", 1);
+        const double now = predict(&r, 1, 8191, NULL) - predict(&r, 1, 4095, NULL);
+        assert_near(own - now, (eight ? 2 : 1) * rows * values * 1e9 / 2);
+        close_rig(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_follows_what_was_measured),
         cmocka_unit_test(prefill_follows_what_was_measured),
+        cmocka_unit_test(attention_follows_the_type_of_the_cache),
         cmocka_unit_test(decode_follows_the_memory_of_a_card),
         cmocka_unit_test(decode_follows_ram_where_experts_lie_there),
         cmocka_unit_test(attention_costs_more_at_depth),
