@@ -51,14 +51,15 @@ def synth(a, text, path, header):
 def probe(a):
     return json.loads(run([a.ballast, "probe", "--format", "json"], a.prefix))
 
-def figures(machine, types, phase):
-    """What decides the speed of a phase: reading weights, or multiplying them."""
+def figures(machine, types, phase, depth):
+    """What decides a row's speed: reading weights, and at depth the cache, or multiplying weights."""
     d = machine["devices"][0]
     what = "decode_bps" if phase == "decode" else "macs_per_s_512"
     out = {t + " " + what: d["rates"][t][what] for t in types.split()}
     if phase == "decode":
         out["read_measured_bps"] = d["read_measured_bps"]
-        out["attention of few"] = per_head_and_row(d["kv_rates"]["few"]["f16"])
+        if depth:
+            out["attention of few"] = per_head_and_row(d["kv_rates"]["few"]["f16"])
     return out
 
 def per_head_and_row(r, group=4, head=128):
@@ -66,8 +67,8 @@ def per_head_and_row(r, group=4, head=128):
     parts = ((group, "scores_per_s"), (2 * group * head, "macs_per_s"), (2 * head, "values_per_s"))
     return sum(n / r[k] for n, k in parts if k in r)
 
-def moved(before, after, types, phase):
-    x, y = figures(before, types, phase), figures(after, types, phase)
+def moved(before, after, types, row):
+    x, y = figures(before, types, row[0], row[2]), figures(after, types, row[0], row[2])
     return max((abs(math.log(y[k] / x[k])), k) for k in x)
 
 def measure(a, path, row):
@@ -126,7 +127,7 @@ def one(a, name, text, types):
             speeds = [measure(a, path, r) for r in group]
             after = probe(a)
             for r, (speed, apart) in zip(group, speeds):
-                moves, what = moved(before, after, types, r[0])
+                moves, what = moved(before, after, types, r)
                 result = {"model": name, "row": r, "try": t, "moves": moves, "what": what, "measured": speed, "apart": apart,
                           "before": before, "after": after}
                 note(a, result)
