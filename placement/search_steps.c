@@ -17,7 +17,9 @@ enum {
     MOST_NODES = 120000, /* lowered for finalists, all together */
     LEAST_SIMULATED = 6,
     MOST_SIMULATED = 400,
-    MOST_ROUNDS = 5 /* of searching anew when lowering shows that buffers are larger */
+    FEW_PLANS = 1024,
+    MOST_ROUNDS = 5,    /* of searching anew when lowering shows that buffers are larger */
+    MOST_CONFIRMED = 12 /* likewise, when the ledger shows it */
 };
 
 /* What cached costs show to be worse by more than overlap could make up for is left out. */
@@ -216,6 +218,41 @@ static enum bl_status try_runs(struct bl_search_state *s, const uint16_t *card, 
     return BL_OK;
 }
 
+/* Groups that may be moved, as a number with a digit each; false: there are too many plans. */
+static bool count_plans(const struct bl_search_state *s, uint32_t *n)
+{
+    *n = 1;
+    for (uint32_t i = 0; i < s->costs.n_layers * BL_N_GROUPS; i++)
+        if (bl_group_bytes(&s->costs, i / BL_N_GROUPS, i % BL_N_GROUPS) &&
+            s->costs.pin[i] == BL_NO_DEVICE && (*n *= s->costs.n_devices) > FEW_PLANS)
+            return false;
+    return true;
+}
+
+/* Where there are few plans, none is left out. */
+static void try_every(struct bl_search_state *s)
+{
+    struct bl_draft *d = &s->draft;
+    uint32_t n;
+
+    for (uint32_t code = 0; count_plans(s, &n) && code < n; code++) {
+        uint32_t left = code;
+        bool may = true;
+        for (uint32_t i = 0; i < s->costs.n_layers * BL_N_GROUPS; i++) {
+            const uint32_t l = i / BL_N_GROUPS, g = i % BL_N_GROUPS;
+            d->at[i] = s->costs.pin[i] != BL_NO_DEVICE ? s->costs.pin[i] : 0;
+            if (!bl_group_bytes(&s->costs, l, g) || s->costs.pin[i] != BL_NO_DEVICE)
+                continue;
+            d->at[i] = (uint16_t)(left % s->costs.n_devices);
+            left /= s->costs.n_devices;
+            may = may && bl_may_move(&s->costs, s->machine, l, g, d->at[i]);
+        }
+        bl_draft_count(d, &s->costs);
+        if (may && bl_draft_fits(d, &s->costs, s->machine))
+            offer(s, d);
+    }
+}
+
 static enum bl_status try_all(struct bl_search_state *s, bool priced)
 {
     uint16_t card[BL_MAX_DEVICES];
@@ -224,6 +261,7 @@ static enum bl_status try_all(struct bl_search_state *s, bool priced)
     BL_TRY(try_fill(s, card, 0, false));
     BL_TRY(try_runs(s, card, n));
     BL_TRY(try_homes(s, card, n));
+    try_every(s);
     return priced ? try_sets(s, card, n) : BL_OK;
 }
 
@@ -447,6 +485,13 @@ static enum bl_status search_steps(struct bl_search_state *s)
     return BL_OK;
 }
 
+/* Buffers as small as can be: searching shows what they grow to. */
+static void hope(struct bl_search_state *s)
+{
+    for (uint16_t d = 0; d < s->costs.n_devices; d++)
+        s->costs.compute[d] = s->machine->device[d].driver_bytes + bl_params_bytes(s->plan);
+}
+
 /* Buffers are first taken to be as large as the worst plan has them. What fits only by prices is
  * not found quickly. */
 enum bl_status bl_search_settle(struct bl_search_state *s, bool *fits)
@@ -457,6 +502,10 @@ enum bl_status bl_search_settle(struct bl_search_state *s, bool *fits)
     s->quick = isfinite(s->best_score);
     if (!s->quick)
         BL_TRY(search_steps(s));
+    if (!isfinite(s->best_score)) {
+        hope(s);
+        BL_TRY(search_steps(s));
+    }
     *fits = isfinite(s->best_score);
     return BL_OK;
 }
@@ -471,6 +520,7 @@ enum bl_status bl_search_finish(struct bl_search_state *s)
     BL_TRY(bl_draft_init(&kept, &s->costs));
     const double score = s->best_score, decode = s->decode_ns, prefill = s->prefill_ns;
     bl_draft_copy(&kept, &s->best, &s->costs);
+    hope(s);
     enum bl_status st = measure_compute(s, &s->best, true, &grew);
     if (!st)
         st = search_steps(s);
@@ -511,7 +561,7 @@ bool bl_plan_fits(const struct bl_plan *p, const struct bl_costs *c, const struc
 
 enum bl_status bl_search_confirm(struct bl_search_state *s, bool *fits)
 {
-    for (unsigned round = 0; round < MOST_ROUNDS; round++) {
+    for (unsigned round = 0; round < MOST_CONFIRMED; round++) {
         bl_draft_count(&s->best, &s->costs);
         bl_draft_to_plan(&s->best, &s->costs, s->plan);
         BL_TRY(bl_plan_check(s->plan, s->model, s->machine));

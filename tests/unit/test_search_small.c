@@ -6,10 +6,8 @@
  */
 #include "search_rig.h"
 
-#include <time.h>
-
 static uint64_t first_seed = 1;
-static uint32_t n_instances = 60;
+static uint32_t n_instances = 150;
 
 static uint32_t pick(uint64_t *seed, uint32_t n)
 {
@@ -191,10 +189,97 @@ static void near_the_best_of_all_plans(void **state)
     assert_true(n_instances < 20 || (cards >= n_instances / 3 && none < n_instances / 2));
 }
 
+/* ---- properties ---- */
+
+/* Of whole layers: experts of one are divided only where the best of those leaves room. */
+static double score_found(const struct instance *x, uint64_t seed)
+{
+    struct rig r;
+    open_instance(&r, x);
+    const bool fits_there = found(&r, seed);
+    r.c.plan.n_ranges = 0;
+    const double score = fits_there ? score_of(&r, &r.c.plan) : INFINITY;
+    close_rig(&r);
+    return score;
+}
+
+/* Each is within a hundredth of its best. */
+static void never_slower(uint64_t seed, const char *what, double before, double after)
+{
+    if (after > before * 1.01)
+        fail_msg("seed %llu: %s makes it slower: %g, then %g", (unsigned long long)seed, what,
+                 before, after);
+}
+
+static void more_never_costs(void **state)
+{
+    (void)state;
+    unsigned better = 0;
+
+    for (uint64_t seed = first_seed; seed < first_seed + n_instances; seed++) {
+        const struct instance x = make(seed);
+        const double before = score_found(&x, seed);
+        for (uint32_t i = 0; i < x.n_cards; i++) {
+            struct instance memory = x, link = x, reading = x;
+            memory.card[i].bytes *= 1.3;
+            link.card[i].link_bps *= 4;
+            reading.card[i].bps *= 1.5;
+            const double more = score_found(&memory, seed);
+            never_slower(seed, "more memory", before, more);
+            never_slower(seed, "a faster link", before, score_found(&link, seed));
+            never_slower(seed, "a faster card", before, score_found(&reading, seed));
+            better += more < before * 0.99;
+        }
+        struct instance host = x;
+        host.host_bytes *= 1.5;
+        never_slower(seed, "more RAM", before, score_found(&host, seed));
+    }
+    printf("  %u cards of %u instances make use of more memory\n", better, n_instances);
+    assert_true(n_instances < 20 || better > n_instances / 6);
+}
+
+static void same_places(const struct rig *a, const struct rig *b, uint64_t seed)
+{
+    const struct bl_plan *p = &a->c.plan, *q = &b->c.plan;
+    const size_t n = (size_t)(p->n_layers + 1) * BL_N_PARTS * sizeof *p->slot;
+
+    if (memcmp(p->slot, q->slot, n) || p->n_ranges != q->n_ranges ||
+        p->ubatch_tokens != q->ubatch_tokens || a->c.stream_from_tok != b->c.stream_from_tok ||
+        memcmp(&a->c.decode.tok_per_s, &b->c.decode.tok_per_s, sizeof(double)) ||
+        memcmp(&a->c.prefill.tok_per_s, &b->c.prefill.tok_per_s, sizeof(double)))
+        fail_msg("seed %llu: two searches of the same differ", (unsigned long long)seed);
+    for (uint32_t i = 0; i < p->n_ranges; i++)
+        assert_memory_equal(&p->range[i], &q->range[i], sizeof p->range[i]);
+}
+
+/* Twice, and with cards of other names: nothing but names changes. */
+static void names_and_repetition_mean_nothing(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_instances; seed++) {
+        const struct instance x = make(seed);
+        struct rig r[3];
+        bool fits_there[3];
+        for (unsigned i = 0; i < 3; i++) {
+            open_named(&r[i], &x, i < 2 ? "gpu" : "a-card");
+            fits_there[i] = found(&r[i], seed);
+        }
+        assert_true(fits_there[0] == fits_there[1] && fits_there[0] == fits_there[2]);
+        for (unsigned i = 1; fits_there[0] && i < 3; i++)
+            same_places(&r[0], &r[i], seed);
+        for (uint32_t i = 0; fits_there[0] && i < r[0].c.n_reasons; i++)
+            assert_null(strstr(r[2].c.reason[i].text, "gpu"));
+        for (unsigned i = 0; i < 3; i++)
+            close_rig(&r[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(near_the_best_of_all_plans),
+        cmocka_unit_test(more_never_costs),
+        cmocka_unit_test(names_and_repetition_mean_nothing),
     };
     const char *seed = getenv("BALLAST_SEED");
 
