@@ -239,9 +239,21 @@ static const struct bl_vk_op plain_ops[BL_N_OPS] = {
 
 /* Ops of files of their own. */
 static const struct bl_vk_op *const other_ops[BL_N_OPS] = {
-    [BL_OP_MATMUL] = &bl_vk_matmul,       [BL_OP_MATMUL_HEADS] = &bl_vk_matmul_heads,
-    [BL_OP_ATTENTION] = &bl_vk_attention, [BL_OP_ATTENTION_GROUPS] = &bl_vk_attention,
-    [BL_OP_ROUTE] = &bl_vk_route,         [BL_OP_EXPERTS] = &bl_vk_experts,
+    [BL_OP_MATMUL] = &bl_vk_matmul,
+    [BL_OP_MATMUL_HEADS] = &bl_vk_matmul_heads,
+    [BL_OP_ATTENTION] = &bl_vk_attention,
+    [BL_OP_ATTENTION_GROUPS] = &bl_vk_attention,
+    [BL_OP_ROUTE] = &bl_vk_route,
+    [BL_OP_EXPERTS] = &bl_vk_experts,
+    [BL_OP_SHORT_CONV] = &bl_vk_short_conv,
+    [BL_OP_DELTA_RULE] = &bl_vk_delta_rule,
+    [BL_OP_STREAM_WEIGHTS] = &bl_vk_stream_weights,
+    [BL_OP_STREAM_READ] = &bl_vk_stream_read,
+    [BL_OP_STREAM_WRITE] = &bl_vk_stream_write,
+    [BL_OP_COMPRESS] = &bl_vk_compress,
+    [BL_OP_ROUND] = &bl_vk_round,
+    [BL_OP_HADAMARD] = &bl_vk_hadamard,
+    [BL_OP_CHOOSE] = &bl_vk_choose,
 };
 
 const struct bl_vk_op *bl_vk_op_of(const struct bl_node *n)

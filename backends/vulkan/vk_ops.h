@@ -71,6 +71,11 @@ struct bl_vk_op {
 };
 const struct bl_vk_op *bl_vk_op_of(const struct bl_node *);
 extern const struct bl_vk_op bl_vk_matmul, bl_vk_matmul_heads, bl_vk_attention, bl_vk_route, bl_vk_experts;
+extern const struct bl_vk_op bl_vk_short_conv, bl_vk_delta_rule, bl_vk_compress;
+extern const struct bl_vk_op bl_vk_stream_weights, bl_vk_stream_read, bl_vk_stream_write, bl_vk_round, bl_vk_hadamard,
+    bl_vk_choose;
+/* Types of rows that kv.glsl decodes. */
+bool bl_vk_holds_kv(uint8_t type);
 
 bool bl_vk_supports(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
 uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);

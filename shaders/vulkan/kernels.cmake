@@ -3,7 +3,8 @@
 # OUT the C files with the code. Names are "rms_norm", "matvec.q4_k": vk_device.h, struct bl_vk_source.
 set(VK_SHADERS ${CMAKE_CURRENT_LIST_DIR})
 set(VK_DECODE embed experts_dot experts_mul heads_t matmul matvec)
-set(VK_DECODE_TYPES F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL MXFP4 NVFP4 TQ2_0)
+set(VK_DECODE_TYPES F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL MXFP4 NVFP4 TQ2_0
+    IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_XS TQ1_0 Q1_0 Q2_0)
 set(VK_ENCODE kv_store)
 set(VK_ENCODE_TYPES F32 F16 BF16 Q8_0 Q4_0)
 
@@ -18,7 +19,7 @@ function(bl_vulkan_kernel name type)
     string(REPLACE . _ symbol ${full})
     set(header ${VK_OUT}/${full}.h)
     add_custom_command(OUTPUT ${header}
-        COMMAND ${GLSLANG} --quiet --target-env vulkan1.2 -V ${VK_NUMBERS} ${define} --vn vk_${symbol} -o ${header}
+        COMMAND ${GLSLANG} --quiet --target-env vulkan1.2 -V -I${VK_OUT} ${VK_NUMBERS} ${define} --vn vk_${symbol} -o ${header}
                 ${VK_SHADERS}/${name}.comp
         DEPENDS ${VK_SHADERS}/${name}.comp ${VK_INCLUDES} VERBATIM)
     list(APPEND VK_HEADERS ${header})
@@ -27,9 +28,22 @@ function(bl_vulkan_kernel name type)
     set(VK_NAMES ${VK_NAMES} PARENT_SCOPE)
 endfunction()
 
+# The codebooks of core/*.def as GLSL arrays.
+function(bl_vulkan_grids)
+    file(GLOB grids CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/core/grid_*.def)
+    foreach(file IN LISTS grids)
+        get_filename_component(name ${file} NAME_WE)
+        file(STRINGS ${file} rows REGEX "^G\\(")
+        list(JOIN rows "," numbers)
+        string(REGEX REPLACE "[^0-9a-fx,]" "" numbers "${numbers}")
+        file(CONFIGURE OUTPUT ${VK_OUT}/${name}.glsl @ONLY CONTENT "const uint grid[] = {${numbers}};\n")
+    endforeach()
+endfunction()
+
 function(bl_vulkan_kernels out)
     set(VK_OUT ${CMAKE_BINARY_DIR}/vulkan)
     file(MAKE_DIRECTORY ${VK_OUT})
+    bl_vulkan_grids()
     file(GLOB VK_INCLUDES CONFIGURE_DEPENDS ${VK_SHADERS}/*.glsl)
     file(GLOB kernels CONFIGURE_DEPENDS ${VK_SHADERS}/*.comp)
     file(STRINGS ${CMAKE_SOURCE_DIR}/core/dtype.def rows REGEX "^X\\(")
