@@ -146,21 +146,40 @@ BL_ALWAYS_INLINE __m512i paired(__m512 a, __m512 b)
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
+/* Two rows in pairs; whole: of whole vectors. Returns the larger of `largest` and all magnitudes,
+ * one bit to the left. */
+BL_ALWAYS_INLINE __m512i pair_rows(enum bl_dtype t, bool whole, uint32_t dv, uint16_t *out,
+                                   const char *a, const char *b, __m512i largest)
+{
+    for (uint32_t i = 0; i < dv; i += LANES, out += PAIRS) {
+        const __mmask16 m = whole ? 0xffff : lanes(dv - i);
+        const __m512i v =
+            paired(load_row(t, a, i, m), b ? load_row(t, b, i, m) : _mm512_setzero_ps());
+        _mm512_store_si512(out, v);
+        largest = _mm512_max_epu16(largest, _mm512_add_epi16(v, v));
+    }
+    return largest;
+}
+BL_ALWAYS_INLINE bool values_of(enum bl_dtype t, bool whole, uint32_t dv, uint32_t n, uint16_t *out,
+                                const char *base, const uint64_t *row)
+{
+    const size_t width = 2 * (size_t)bl_tile_padded(dv);
+    __m512i largest = _mm512_setzero_si512();
+    uint32_t j = 0;
+    for (; j + 2 <= n; j += 2, out += width)
+        largest = pair_rows(t, whole, dv, out, base + row[j], base + row[j + 1], largest);
+    if (j < n)
+        largest = pair_rows(t, whole, dv, out, base + row[j], NULL, largest);
+    return !_mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16((short)(2 * 0x7f80)));
+}
+/* Loops of usual lengths are unrolled. */
 BL_ALWAYS_INLINE bool values(enum bl_dtype t, uint32_t dv, uint32_t n, uint16_t *out,
                              const char *base, const uint64_t *row)
 {
-    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
-    __m512i largest = _mm512_setzero_si512();
-    for (uint32_t j = 0; j < n; j += 2)
-        for (uint32_t i = 0; i < dv; i += LANES, out += PAIRS) {
-            const __mmask16 m = lanes(dv - i);
-            const __m512 a = load_row(t, base + row[j], i, m);
-            const __m512 b = j + 1 < n ? load_row(t, base + row[j + 1], i, m) : _mm512_setzero_ps();
-            const __m512i v = paired(a, b);
-            _mm512_store_si512(out, v);
-            largest = _mm512_max_epu16(largest, _mm512_and_si512(v, magnitude));
-        }
-    return !_mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80));
+    return dv == 128         ? values_of(t, true, 128, n, out, base, row)
+           : dv == 64        ? values_of(t, true, 64, n, out, base, row)
+           : dv % LANES == 0 ? values_of(t, true, dv, n, out, base, row)
+                             : values_of(t, false, dv, n, out, base, row);
 }
 
 #define ROWS_OF(name, type)                                                                        \
