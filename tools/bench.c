@@ -18,7 +18,8 @@
 enum { MAX_TOKENS = 1 << 24, MAX_THREADS = 1024 };
 
 struct bench_args {
-    struct bl_arg_texts model, prompt, gen, pair, depth, batch, ubatch, type_k, type_v, threads;
+    struct bl_arg_texts model, prompt, gen, pair, depth, batch, ubatch, type_k, type_v, threads,
+        threads_batch;
     const char *plan, *expert_file;
     int64_t repetitions, delay, cpu_mask;
     int format, format_err, flash_attention, progress;
@@ -47,6 +48,8 @@ static const struct bl_arg test_rows[] = {
      .help = "type of cached values, likewise"},
     {"-t,--threads", BL_ARG_TEXTS, AT(threads), "N",
      .help = "threads (default 0: physical cores, limited by affinity and cgroup quota)"},
+    {"-tb,--threads-batch,--threads-prefill", BL_ARG_TEXTS, AT(threads_batch), "N",
+     .help = "threads for steps of many tokens (default 0: as -t)"},
 };
 
 static const struct bl_arg how_rows[] = {
@@ -200,6 +203,7 @@ static int read_lists(struct bench *b)
         !add_numbers(b, "-b", &a->batch, u->batch_tokens, 1, 1 << 20, &l->batch) ||
         !add_numbers(b, "-ub", &a->ubatch, u->ubatch_tokens, 1, 1 << 20, &l->ubatch) ||
         !add_numbers(b, "-t", &a->threads, u->threads, 0, MAX_THREADS, &l->threads) ||
+        !add_numbers(b, "-tb", &a->threads_batch, 0, 0, MAX_THREADS, &l->threads_batch) ||
         !add_pairs(b))
         return BL_EXIT_USAGE;
     if (!add_words(b, &a->model, "", &l->model) ||
@@ -219,7 +223,8 @@ static int read_lists(struct bench *b)
 static bool same_engine(const struct bl_bench_case *a, const struct bl_bench_case *b)
 {
     return a->model == b->model && a->type_k == b->type_k && a->type_v == b->type_v &&
-           a->batch == b->batch && a->ubatch == b->ubatch && a->threads == b->threads;
+           a->batch == b->batch && a->ubatch == b->ubatch && a->threads == b->threads &&
+           a->threads_batch == b->threads_batch;
 }
 
 static uint64_t tokens_of(const struct bl_bench_case *c)
@@ -252,6 +257,7 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.batch_tokens = c->batch;
     e.ubatch_tokens = c->ubatch;
     e.threads = a->plan && !a->threads.n ? 0 : c->threads; /* a plan has two numbers of them */
+    e.threads_prefill = c->threads_batch;
     e.cpu_mask = a->cpu_mask;
     e.exact = a->exact;
     e.no_mmap = a->no_mmap;

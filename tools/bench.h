@@ -18,6 +18,7 @@
 struct bl_bench_case {
     const char *model, *type_k, *type_v;
     uint32_t batch, ubatch, threads;
+    uint32_t threads_batch;          /* of steps of many tokens, 0: threads */
     uint32_t prompt, gen, depth; /* tokens */
 };
 
@@ -29,7 +30,7 @@ struct bl_bench_words {
 };
 struct bl_bench_lists { /* of each parameter the values to try */
     struct bl_bench_words model, type_k, type_v;
-    struct bl_ranges batch, ubatch, threads, depth, prompt, gen;
+    struct bl_ranges batch, ubatch, threads, threads_batch, depth, prompt, gen; /* threads_batch: none is as 0 */
     struct {
         uint32_t prompt, gen;
     } pair[64];
@@ -94,7 +95,7 @@ enum bl_bench_format {
 };
 struct bl_bench_table {
     enum bl_bench_format format;
-    bool batch, ubatch, type_k, type_v, load, exact, mask; /* md: columns for what is not as usual */
+    bool batch, ubatch, threads_batch, type_k, type_v, load, exact, mask; /* md: columns for what is not as usual */
     uint32_t n_rows;
 };
 void bl_bench_columns(struct bl_bench_table *, const struct bl_bench_case *, size_t n);

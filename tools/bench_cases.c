@@ -107,15 +107,25 @@ static void add_tests(struct maker *m, struct bl_bench_case c)
         add_case(m, c, l->pair[i].prompt, l->pair[i].gen);
 }
 
-static void add_threads_and_depths(struct maker *m, struct bl_bench_case c)
+static void add_depths(struct maker *m, struct bl_bench_case c)
+{
+    const struct bl_bench_lists *l = m->lists;
+
+    for (size_t d = 0; d < l->depth.n; d++) {
+        c.depth = (uint32_t)l->depth.item[d];
+        add_tests(m, c);
+    }
+}
+
+static void add_threads(struct maker *m, struct bl_bench_case c)
 {
     const struct bl_bench_lists *l = m->lists;
 
     for (size_t t = 0; t < l->threads.n; t++)
-        for (size_t d = 0; d < l->depth.n; d++) {
+        for (size_t p = 0; p < (l->threads_batch.n ? l->threads_batch.n : 1); p++) {
             c.threads = (uint32_t)l->threads.item[t];
-            c.depth = (uint32_t)l->depth.item[d];
-            add_tests(m, c);
+            c.threads_batch = l->threads_batch.n ? (uint32_t)l->threads_batch.item[p] : 0;
+            add_depths(m, c);
         }
 }
 
@@ -127,7 +137,7 @@ static void add_types(struct maker *m, struct bl_bench_case c)
         for (size_t v = 0; v < l->type_v.n; v++) {
             c.type_k = l->type_k.item[k];
             c.type_v = l->type_v.item[v];
-            add_threads_and_depths(m, c);
+            add_threads(m, c);
         }
 }
 

@@ -133,6 +133,7 @@ static void our_fields(struct fields *l, const struct bl_bench_result *r)
     add_real(l, "machine_read_gbs", r->machine_gbs, r->machine_gbs > 0);
     add_real(l, "read_share", r->read_share, read && r->read_share > 0);
     add_real(l, "weight_gmacs", r->weight_gmacs, r->weight_gmacs > 0);
+    add_whole(l, "n_threads_batch", r->c.threads_batch ? r->c.threads_batch : r->c.threads);
 }
 
 static void all_fields(struct fields *l, const struct bl_bench_result *r)
@@ -336,6 +337,11 @@ static void put_threads(const struct bl_bench_result *r, char *text, size_t cap)
     snprintf(text, cap, "%u", r->c.threads);
 }
 
+static void put_threads_batch(const struct bl_bench_result *r, char *text, size_t cap)
+{
+    snprintf(text, cap, "%u", r->c.threads_batch ? r->c.threads_batch : r->c.threads);
+}
+
 static void put_batch(const struct bl_bench_result *r, char *text, size_t cap)
 {
     snprintf(text, cap, "%u", r->c.batch);
@@ -437,6 +443,7 @@ static const struct column columns[] = {
     {"params", 10, 0, put_params},
     {"backend", -10, 0, put_backend},
     {"threads", 7, 0, put_threads},
+    {"t_batch", 7, SHOWN(threads_batch), put_threads_batch},
     {"n_batch", 7, SHOWN(batch), put_batch},
     {"n_ubatch", 8, SHOWN(ubatch), put_ubatch},
     {"type_k", 6, SHOWN(type_k), put_type_k},
@@ -520,6 +527,7 @@ void bl_bench_columns(struct bl_bench_table *t, const struct bl_bench_case *c, s
     for (size_t i = 0; i < n; i++) {
         t->batch |= c[i].batch != 2048;
         t->ubatch |= c[i].ubatch != 512;
+        t->threads_batch |= c[i].threads_batch != 0;
         t->type_k |= strcmp(c[i].type_k, "f16") != 0;
         t->type_v |= strcmp(c[i].type_v, "f16") != 0;
     }
