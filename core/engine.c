@@ -159,6 +159,13 @@ static void say(void *arg, const char *text)
     bl_info("plan: %s", text);
 }
 
+/* A block of the host that is not in use yet, the largest. */
+static const struct bl_mem *room_for_loading(const struct bl_engine *e)
+{
+    const struct bl_mem *arena = &e->place[0].arena;
+    return arena->host && arena->bytes > e->output.bytes ? arena : &e->output;
+}
+
 enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *parts,
                                 const struct bl_options *opt)
 {
@@ -182,7 +189,7 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
         st = take_host(e);
     if (!st)
         st = bl_weights_load(&e->weights, e->parts.model, &e->parts.plan, e->blocks,
-                             e->parts.device, e->parts.machine.n_devices, opt);
+                             e->parts.device, e->parts.machine.n_devices, room_for_loading(e), opt);
     if (!st)
         st = bl_residency_open(&e->residency, e->parts.model, &e->parts.plan, e->blocks,
                                &e->weights, e->parts.device, e->parts.machine.n_devices,

@@ -5,6 +5,7 @@
 #include "mem.h"
 #include "numa.h"
 #include "thread.h"
+#include "upload.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ struct loader {
     const struct bl_block_bytes *blocks;
     struct bl_device *const *device;
     const struct bl_options *opt;
+    const struct bl_mem *room; /* of the host, for what goes to memory that it does not see */
+    struct bl_upload upload;
     const struct bl_weight **of; /* [n_tensors] experts: a weight of the tensor; else NULL */
     uint64_t *off;               /* [n_tensors] of one device */
     uint64_t *base;              /* [n_tensors] address, 0 = not loaded */
@@ -145,47 +148,74 @@ enum bl_status bl_weights_check(const struct bl_weights *w, const struct bl_mode
 
 /* ---- read: one block per device ---- */
 
+/* Bytes of a tensor's slice into the block, straight or through the host's. */
+static enum bl_status read_piece(struct loader *l, struct bl_file *file, uint64_t from, size_t n,
+                                 const struct bl_mem *block, uint64_t to)
+{
+    if (block->host)
+        return bl_file_read(file, from, n, (unsigned char *)block->host + to);
+    void *at;
+    for (size_t done = 0, room; done < n; done += room) {
+        BL_TRY(bl_upload_next(&l->upload, &at, &room));
+        room = room < n - done ? room : n - done;
+        BL_TRY(bl_file_read(file, from + done, room, at));
+        BL_TRY(bl_upload_send(&l->upload, block, to + done, room));
+    }
+    return BL_OK;
+}
+
 static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *info,
-                                 const struct slice *s, unsigned char *dst)
+                                 const struct slice *s, const struct bl_mem *block, uint64_t to)
 {
     for (uint64_t at = 0; at < s->bytes; at += PIECE_BYTES) {
         uint64_t n = s->bytes - at < PIECE_BYTES ? s->bytes - at : PIECE_BYTES;
-        BL_TRY(bl_file_read(bl_gguf_file(l->model->gguf, info->shard), info->file_off + s->off + at,
-                            n, dst + at));
+        BL_TRY(read_piece(l, bl_gguf_file(l->model->gguf, info->shard),
+                          info->file_off + s->off + at, n, block, to + at));
         report(l, n);
     }
     return BL_OK;
 }
 
-static enum bl_status read_tensor(struct loader *l, uint16_t d, uint32_t t, unsigned char *dst)
+static enum bl_status read_tensor(struct loader *l, uint16_t d, uint32_t t,
+                                  const struct bl_mem *block)
 {
+    uint64_t to = l->off[t];
     struct slice s;
 
     for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
-        BL_TRY(read_slice(l, bl_gguf_tensor(l->model->gguf, t), &s, dst));
-        dst += s.bytes;
+        BL_TRY(read_slice(l, bl_gguf_tensor(l->model->gguf, t), &s, block, to));
+        to += s.bytes;
+    }
+    return BL_OK;
+}
+
+static enum bl_status read_tensors(struct loader *l, uint16_t d, const struct bl_mem *block)
+{
+    for (uint32_t t = 0; t < bl_gguf_n_tensors(l->model->gguf); t++) {
+        if (l->off[t] == UINT64_MAX)
+            continue;
+        BL_TRY(read_tensor(l, d, t, block));
+        l->base[t] = block->addr + l->off[t];
     }
     return BL_OK;
 }
 
 static enum bl_status use_read(struct loader *l, uint16_t d)
 {
-    const struct bl_gguf *g = l->model->gguf;
     struct bl_mem *block = &l->w->block[d];
+    enum bl_status st = BL_OK;
 
-    BL_TRY(l->device[d]->ops->mem_alloc(l->device[d], l->blocks[d].weights, true, block));
+    BL_TRY(l->device[d]->ops->mem_alloc(l->device[d], l->blocks[d].weights, d == 0, block));
     BL_TRY(bl_ledger_count(&l->plan->ledger, d, BL_MEM_WEIGHTS, (int64_t)block->granted_bytes));
     if (!block->host)
-        return bl_fail(BL_EUNSUPPORTED,
-                       "%s: weights cannot be read into memory the host does not see",
-                       l->device[d]->name);
-    for (uint32_t t = 0; t < bl_gguf_n_tensors(g); t++) {
-        if (l->off[t] == UINT64_MAX)
-            continue;
-        BL_TRY(read_tensor(l, d, t, (unsigned char *)block->host + l->off[t]));
-        l->base[t] = block->addr + l->off[t];
-    }
-    lock_pages(l, block->host, block->bytes);
+        st = bl_upload_open(&l->upload, l->device[d], l->room);
+    if (!st)
+        st = read_tensors(l, d, block);
+    const enum bl_status sent = bl_upload_close(&l->upload);
+    if (st || sent)
+        return st ? st : sent;
+    if (block->host)
+        lock_pages(l, block->host, block->bytes);
     return BL_OK;
 }
 
@@ -237,20 +267,28 @@ static void address_weights(struct loader *l, uint16_t d)
 }
 
 /* Kernels index by these numbers: what is wrong here must not become a stray read. */
-static enum bl_status check_ids(struct loader *l, uint16_t d)
+static enum bl_status check_tensor(const struct loader *l, const struct bl_weight *w)
 {
-    for (uint32_t i = 0; i < l->model->n_weights; i++) {
-        const struct bl_weight *w = &l->model->weight[i];
-        const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, w->tensor);
-        if (!w->below || bl_plan_device(l->plan, w->layer, w->part) != d)
-            continue;
-        /* weights are host memory */
-        const int32_t *id =
-            (const int32_t *)(uintptr_t)l->w->addr[(size_t)d * l->model->n_weights + i];
-        for (uint64_t n = info->bytes / sizeof *id, k = 0; k < n; k++)
+    const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, w->tensor);
+    int32_t id[1024];
+
+    for (uint64_t at = 0, n; at < info->bytes; at += n) {
+        n = info->bytes - at < sizeof id ? info->bytes - at : sizeof id;
+        BL_TRY(bl_file_read(bl_gguf_file(l->model->gguf, info->shard), info->file_off + at, n, id));
+        for (uint64_t k = 0; k < n / sizeof *id; k++)
             if (id[k] < 0 || (uint32_t)id[k] >= w->below)
                 return bl_model_fail(l->model, BL_EFORMAT, "tensor '%s' holds %d; must be 0 to %u",
                                      info->name, id[k], w->below - 1);
+    }
+    return BL_OK;
+}
+
+static enum bl_status check_ids(const struct loader *l, uint16_t d)
+{
+    for (uint32_t i = 0; i < l->model->n_weights; i++) {
+        const struct bl_weight *w = &l->model->weight[i];
+        if (w->below && bl_plan_device(l->plan, w->layer, w->part) == d)
+            BL_TRY(check_tensor(l, w));
     }
     return BL_OK;
 }
@@ -336,10 +374,15 @@ static void tell_nodes(const struct loader *l, uint16_t d)
 enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *model,
                                struct bl_plan *plan, const struct bl_block_bytes *blocks,
                                struct bl_device *const *device, uint32_t n_devices,
-                               const struct bl_options *opt)
+                               const struct bl_mem *room, const struct bl_options *opt)
 {
-    struct loader l = {
-        .w = w, .model = model, .plan = plan, .blocks = blocks, .device = device, .opt = opt};
+    struct loader l = {.w = w,
+                       .model = model,
+                       .plan = plan,
+                       .blocks = blocks,
+                       .device = device,
+                       .room = room,
+                       .opt = opt};
     enum bl_status st;
 
     *w = (struct bl_weights){0};

@@ -19,9 +19,10 @@ struct bl_weights {
     struct bl_mem *import;   /* [n_shards] imported mappings */
     uint32_t n_devices, n_shards;
 };
+/* room: a block of the host that is not in use yet; what goes to memory that the host does not see passes through it. */
 enum bl_status bl_weights_load(struct bl_weights *, const struct bl_model *, struct bl_plan *,
                                const struct bl_block_bytes *, struct bl_device *const *device, uint32_t n_devices,
-                               const struct bl_options *);
+                               const struct bl_mem *room, const struct bl_options *);
 /* The addresses of an expert weight on a device, as the host sees them; NULL: it has none. Not while a step runs. */
 uint64_t *bl_weights_table(const struct bl_weights *, const struct bl_model *, uint16_t device, uint32_t weight);
 /* The host's block or mapped file that has a tensor which is on the host. */
