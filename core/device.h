@@ -116,6 +116,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint64_t nodes;          /* memory nodes for blocks, a bit each: one is filled alone, several by turns; 0 = any */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
+    bool in_line;            /* who enqueues may do the work: no other device could go on meanwhile */
     const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
 };
 struct bl_backend {

@@ -54,6 +54,14 @@ static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
     return st;
 }
 
+static bool uses_others(const struct bl_engine_parts *p)
+{
+    for (uint16_t d = 1; d < p->machine.n_devices; d++)
+        if (bl_plan_uses(&p->plan, d))
+            return true;
+    return false;
+}
+
 static enum bl_status open_devices(struct bl_engine_parts *p)
 {
     p->device = bl_calloc(p->machine.n_devices, sizeof *p->device);
@@ -67,6 +75,7 @@ static enum bl_status open_devices(struct bl_engine_parts *p)
         if (d == 0) {
             config.threads = p->plan.threads ? p->plan.threads : config.threads;
             config.nodes = p->plan.nodes;
+            config.in_line = !uses_others(p);
         }
         if (bl_plan_uses(&p->plan, d) || d == 0)
             BL_TRY(md->backend->open(md->index, &config, &p->device[d]));

@@ -178,9 +178,12 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     d->base.ops = &device_ops;
     d->base.caps = caps;
     snprintf(d->base.name, sizeof d->base.name, "cpu%u", index);
+    /* Handing a step to another thread and back costs a small model up to 20 % of its speed. A
+     * caller's thread is not bound to processors; an executor is. */
     d->stream_work = (struct bl_stream_work){.size = sizeof(struct bl_stream),
                                              .cpus = c->cpus,
                                              .n_cpus = c->cpus ? c->n_home : 0,
+                                             .in_line = c->in_line && !c->cpus,
                                              .run = run_segment};
     d->nodes = c->nodes;
     d->threads = c->threads ? c->threads : 1;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* cpu.h — the CPU as a device: one executor thread per stream, one worker pool per device.
+/* cpu.h — the CPU as a device: an executor thread per stream unless in line, one worker pool per device.
  *
  * Purpose   implements core/device.h with host memory, threads and the kernel table.
  * Ownership as the contract.
  * Units     bytes.
  * Errors    as the contract.
- * Threads   as the contract; kernels run on the pool, the submitting thread never computes.
+ * Threads   as the contract; kernels run on the pool; the submitting thread computes only where the device is in line.
  */
 #ifndef BL_CPU_H
 #define BL_CPU_H
