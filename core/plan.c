@@ -343,7 +343,7 @@ enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,
     if ((st = bl_plan_buckets(p, size_program, &z)))
         goto out;
     for (uint16_t d = 0; d < machine->n_devices; d++) {
-        if (!bl_plan_uses(p, d))
+        if (!bl_plan_uses(p, d) && d) /* the host is always there: a step begins and ends on it */
             continue;
         blocks[d].compute = z.arena[d] + blocks[d].scratch;
         blocks[d].params = bl_params_bytes(p);

@@ -19,6 +19,7 @@ enum {
     BATCH = 64,   /* command buffers of a submission */
     GATES = 64,   /* waits in flight */
     IMPORTS = 16, /* blocks of the host that copies have met */
+    MARKS = 128,  /* values of which it is known what was enqueued before */
     LINE_BYTES = 160
 };
 static const uint64_t slice_ns =
@@ -34,6 +35,10 @@ struct imported {
     size_t bytes;
     struct bl_vk_block block;
 };
+struct mark {
+    uint64_t value;
+    uint32_t enqueued; /* commands before the line reaches it */
+};
 struct bl_stream {
     struct bl_device *dev; /* first */
     VkSemaphore line;
@@ -45,6 +50,8 @@ struct bl_stream {
     VkCommandBuffer open; /* being recorded, or NULL */
     VkCommandBuffer batch[BATCH];
     uint32_t n_batch;
+    struct mark mark[MARKS];
+    uint32_t n_marks, n_enqueued;
     struct imported import[IMPORTS];
     uint32_t n_imports;
     pthread_t thread;
@@ -111,7 +118,7 @@ static VkResult wait_value(struct bl_stream *s, uint64_t value, uint64_t timeout
     return d->vk.WaitSemaphores(d->dev, &w, timeout_ns);
 }
 
-static uint64_t reached(struct bl_stream *s)
+static uint64_t reached(const struct bl_stream *s)
 {
     uint64_t v = 0;
     const VkResult r = device_of(s)->vk.GetSemaphoreCounterValue(device_of(s)->dev, s->line, &v);
@@ -242,6 +249,11 @@ static enum bl_status end(struct bl_stream *s)
     return BL_OK;
 }
 
+static void set_mark(struct bl_stream *s)
+{
+    s->mark[s->n_marks++ % MARKS] = (struct mark){s->last, s->n_enqueued};
+}
+
 static enum bl_status flush(struct bl_stream *s)
 {
     struct bl_vk_device *d = device_of(s);
@@ -272,6 +284,7 @@ static enum bl_status flush(struct bl_stream *s)
     s->n_batch = 0;
     BL_TRY(check(s, r, "work is not taken"));
     s->last = next;
+    set_mark(s);
     return BL_OK;
 }
 
@@ -330,6 +343,7 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
     BL_TRY(buffer_of(s, dst, &dst_off, &to));
     BL_TRY(begin(s));
     const VkBufferCopy region = {src_off, dst_off, bytes};
+    s->n_enqueued++;
     device_of(s)->vk.CmdCopyBuffer(s->open, from, to, 1, &region);
     bl_vk_barrier(device_of(s), s->open);
     return BL_OK;
@@ -348,6 +362,7 @@ static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst,
         return BL_OK;
     BL_TRY(buffer_of(s, dst, &off, &to));
     BL_TRY(begin(s));
+    s->n_enqueued++;
     device_of(s)->vk.CmdFillBuffer(s->open, to, off, bytes, word);
     bl_vk_barrier(device_of(s), s->open);
     return BL_OK;
@@ -356,6 +371,7 @@ static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst,
 static enum bl_status stream_signal(struct bl_stream *s, struct bl_point *out)
 {
     BL_TRY(still_good(s));
+    s->n_enqueued++;
     BL_TRY(flush(s));
     *out = (struct bl_point){s, (uint32_t)s->last};
     return BL_OK;
@@ -375,6 +391,8 @@ static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
     const struct gate g = {other->ops, p, s->last + 1};
     BL_TRY(post_gate(s, &g));
     s->last = g.value;
+    s->n_enqueued++;
+    set_mark(s);
     return BL_OK;
 }
 
@@ -385,7 +403,30 @@ static enum bl_status segment_run(struct bl_stream *s, struct bl_segment *seg)
     if (s->n_batch + 1 >= BATCH)
         BL_TRY(flush(s));
     s->batch[s->n_batch++] = bl_vk_segment_commands(seg);
+    s->n_enqueued++;
     return BL_OK;
+}
+
+/* Of what the line has passed, the newest mark says how much that was. */
+static void stream_progress(const struct bl_stream *s, uint32_t *enqueued, uint32_t *done)
+{
+    const uint64_t now = reached(s);
+    const uint32_t oldest = s->n_marks > MARKS ? s->n_marks - MARKS : 0;
+
+    *enqueued = s->n_enqueued;
+    *done = 0;
+    for (uint32_t i = s->n_marks; i-- > oldest;)
+        if (s->mark[i % MARKS].value <= now) {
+            *done = s->mark[i % MARKS].enqueued;
+            return;
+        }
+}
+
+/* What the driver has cannot be taken back; what it waits for is let through. */
+static void stream_cancel(struct bl_stream *s)
+{
+    failed(s, bl_fail(BL_ECANCELLED, "%s: cancelled", s->dev->name));
+    atomic_store(&s->closing, true);
 }
 
 /* ---- opening and closing ---- */
@@ -468,4 +509,6 @@ const struct bl_device_ops bl_vk_ops = {
     .segment_build = bl_vk_segment_build,
     .segment_run = segment_run,
     .segment_free = bl_vk_segment_free,
+    .progress = stream_progress,
+    .cancel = stream_cancel,
 };
