@@ -34,6 +34,7 @@ struct bl_plan {
     struct bl_slot_set *slots;   /* [n_slot_sets] by layer, then device */
     uint32_t n_slot_sets;
     uint8_t expert_policy;       /* enum bl_expert_policy; off: as if there were no slots */
+    const struct bl_expert_stats *known; /* borrowed; which experts predictions take to be chosen; NULL: all alike */
     bool count_experts;          /* uses are counted even where there are no slots */
     uint64_t move_bytes;         /* at most, into a device's slots between two steps, but one expert always; 0: any */
     uint64_t ctx_tokens;

@@ -17,6 +17,7 @@ struct bl_placement {
     struct bl_model *model;
     struct bl_machine machine;
     struct bl_choice choice;
+    struct bl_expert_stats experts; /* what the choice went by; zeroed: nothing was known */
     uint64_t reserve_bytes;
     double prefill_weight;
     bool exact;

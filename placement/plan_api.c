@@ -2,6 +2,7 @@
 /* What the public API says of a placement. */
 #include "cache_type.h"
 #include "constraints.h"
+#include "expert_file.h"
 #include "json.h"
 #include "machine_file.h"
 #include "mem.h"
@@ -85,14 +86,28 @@ static enum bl_status decide(struct bl_placement *p, const struct bl_options *op
     return BL_OK;
 }
 
+/* Planning goes by what is known; it does not count. */
+static enum bl_status read_experts(struct bl_placement *p, struct bl_options *opt)
+{
+    const char *path = opt->expert_file;
+
+    opt->expert_file = NULL;
+    if (!path)
+        return BL_OK;
+    BL_TRY(bl_expert_file_load(&p->experts, p->model, path));
+    return p->experts.uses ? BL_OK : bl_fail(BL_EINVAL, "%s: there is no such file", path);
+}
+
 static enum bl_status choose(struct bl_placement *p, const struct bl_options *opt,
                              const struct bl_placement_options *po, const struct bl_plan_file *file)
 {
     enum { MOST_DEPTH = 4096 };
     struct bl_model_options mo;
+    struct bl_options plain = *opt;
 
     BL_TRY(bl_model_choose(&mo, opt));
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    BL_TRY(read_experts(p, &plain));
     read_name(p);
     BL_TRY(bl_machine_choose(&p->machine, opt));
     struct bl_device_config *host = &p->machine.device[0].config;
@@ -109,6 +124,7 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
                                          .may_shrink_ctx = po->may_shrink_ctx,
                                          .least_ctx_tokens = po->least_ctx_tokens,
                                          .lack = po->lack,
+                                         .known = p->experts.uses ? &p->experts : NULL,
                                          .fixed_ubatch = po->fixed_ubatch};
     if (so.depth_tokens >= p->model->opt.ctx_tokens)
         return bl_fail(BL_EINVAL, "a depth of %llu tokens leaves no room in a context of %llu",
@@ -118,7 +134,7 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
     p->prefill_weight = po->prefill_weight;
     p->exact = opt->exact;
     p->with_peers = po->peers;
-    return decide(p, opt, po, &so, file);
+    return decide(p, &plain, po, &so, file);
 }
 
 /* What a plan file says is taken from it, unless this asks for something else that memory does not
@@ -175,6 +191,7 @@ void bl_placement_close(struct bl_placement *p)
     if (!p)
         return;
     bl_choice_finish(&p->choice);
+    bl_expert_stats_finish(&p->experts);
     bl_machine_finish(&p->machine);
     bl_model_close(p->model);
     free(p);

@@ -2,6 +2,7 @@
 /* From a plan file to a plan: every part placed once, memory counted, speeds predicted anew. */
 #include "plan_file.h"
 
+#include "expert_share.h"
 #include "mem.h"
 #include "search_impl.h"
 
@@ -281,6 +282,8 @@ static enum bl_status judge(struct bl_choice *c, struct bl_costs *costs,
                             const struct bl_search_options *opt)
 {
     BL_TRY(bl_plan_file_apply(&c->plan, f, m, machine, options, opt->reserve_bytes));
+    c->plan.known = opt->known;
+    BL_TRY(bl_price_slots(&c->plan, m, machine, opt));
     c->asked_ctx_tokens = f->settings.asked_ctx_tokens > c->plan.ctx_tokens
                               ? f->settings.asked_ctx_tokens
                               : c->plan.ctx_tokens;

@@ -161,6 +161,7 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     struct trial *best;
 
     BL_TRY(bl_plan_size_steps(&sized, m, options));
+    sized.known = opt->known;
     if (longest)
         BL_TRY(bl_search_longest(&sized, m, machine, opt, &on_cards));
     with.may_shrink_ctx = opt->may_shrink_ctx || longest;
@@ -169,6 +170,7 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     if (!best)
         return bl_search_no_room(&t[0].s, 0);
     BL_TRY(bl_search_split(&best->s));
+    BL_TRY(bl_search_experts(&best->s));
     best->c.n_simulated = best->s.n_simulated;
     BL_TRY(bl_explain(&best->c, &best->s.costs, m, machine));
     BL_TRY(bl_explain_split(&best->c, &best->s.costs, m, machine));

@@ -34,6 +34,7 @@ struct bl_search_options {
     struct bl_placement_lack *lack; /* told of BL_ENOFIT, which then searches for nothing else; NULL */
     bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
     const struct bl_pins *pins;  /* NULL: none */
+    const struct bl_expert_stats *known; /* of the use of experts; NULL: nothing is */
 };
 struct bl_reason {
     int32_t first, last;         /* layers; -1: outside of layers, or all */

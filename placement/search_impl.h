@@ -134,6 +134,8 @@ enum bl_status bl_search_finish(struct bl_search_state *);
 enum bl_status bl_search_confirm(struct bl_search_state *, bool *fits);
 /* Some experts of a layer to a card with room for no whole one, where that is quicker; the ledger stays right. */
 enum bl_status bl_search_split(struct bl_search_state *);
+/* With statistics: the most used experts of all layers, or slots, where that is quicker; the ledger stays right. */
+enum bl_status bl_search_experts(struct bl_search_state *);
 /* Nanoseconds of a token of the state's plan. */
 enum bl_status bl_search_simulate(struct bl_search_state *, double *decode, double *prefill);
 /* Whether any candidate fits, without regard to speed; with that context. */
@@ -169,6 +171,8 @@ enum bl_status bl_find_crossovers(struct bl_choice *, const struct bl_model *, c
 enum bl_status bl_add_reason(struct bl_choice *, const struct bl_reason *about, const char *fmt, ...) BL_PRINTF(3, 4);
 enum bl_status bl_explain(struct bl_choice *, const struct bl_costs *, const struct bl_model *,
                           const struct bl_machine *);
+/* Of single experts that statistics chose, and of slots. */
+enum bl_status bl_explain_experts(struct bl_choice *, const struct bl_model *, const struct bl_machine *);
 enum bl_status bl_explain_split(struct bl_choice *, const struct bl_costs *, const struct bl_model *,
                                 const struct bl_machine *);
 /* From where on sending experts gains, for each card of layers with experts in RAM. */

@@ -114,6 +114,8 @@ enum bl_status bl_search_split(struct bl_search_state *s)
 enum bl_status bl_explain_split(struct bl_choice *c, const struct bl_costs *k,
                                 const struct bl_model *m, const struct bl_machine *machine)
 {
+    if (c->plan.known || bl_plan_has_slots(&c->plan))
+        return bl_explain_experts(c, m, machine);
     for (uint32_t i = 0; i < c->plan.n_ranges; i++) {
         const struct bl_expert_range *r = &c->plan.range[i];
         const struct bl_reason about = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "timeline.h"
 
+#include "expert_share.h"
 #include "machine_file.h"
 #include "mem.h"
 
@@ -20,6 +21,7 @@ struct sim {
     double *signal;           /* [n_signals] */
     double *link_free;        /* [2 * n_links] each way */
     double *hub_free;         /* [2 * n_hubs] */
+    double *share;            /* [n_layers][n_devices] of a layer's experts */
     uint16_t *home;           /* [n_layers] device of the layer's attention */
     uint32_t n_choose;
 };
@@ -137,14 +139,10 @@ static double stream_or_run(struct sim *s, const struct bl_node *n, const struct
     return bl_stream_ns(&s->price[card], w, bl_link_bps(l, 0), measured);
 }
 
-/* Share of its layer's experts that a node's device has. */
+/* Of the work with its layer's experts that a node's device has. */
 static double share_of(const struct sim *s, const struct bl_node *n, uint16_t d)
 {
-    const uint32_t n_experts = s->model->hp.n_expert;
-
-    if (n->op != BL_OP_EXPERTS)
-        return 1;
-    return (double)bl_plan_experts_on(s->plan, (uint32_t)n->layer, n_experts, d) / n_experts;
+    return n->op == BL_OP_EXPERTS ? s->share[(size_t)n->layer * s->machine->n_devices + d] : 1;
 }
 
 static double node_ns(struct sim *s, uint32_t i, struct bl_work *w, bool *streamed)
@@ -249,13 +247,15 @@ static enum bl_status prepare(struct sim *s, const struct bl_plan *plan,
     s->link_free = bl_calloc(2 * (size_t)m->n_links + 1, sizeof *s->link_free);
     s->hub_free = bl_calloc(2 * (size_t)m->n_hubs + 1, sizeof *s->hub_free);
     s->home = bl_calloc(s->model->hp.n_layer + 1, sizeof *s->home);
+    s->share = bl_calloc((size_t)s->model->hp.n_layer * m->n_devices + 1, sizeof *s->share);
     s->out->device = bl_calloc(m->n_devices, sizeof *s->out->device);
     if (s->opt->keep_events)
         s->out->event = bl_calloc((size_t)s->prog->n_steps + g->n_nodes + 1, sizeof *s->out->event);
     if (!s->price || !s->ready || !s->signal || !s->link_free || !s->hub_free || !s->home ||
-        !s->out->device || (s->opt->keep_events && !s->out->event))
+        !s->share || !s->out->device || (s->opt->keep_events && !s->out->event))
         return bl_fail(BL_ENOMEM, "out of memory while predicting a plan's time");
     s->out->n_devices = m->n_devices;
+    bl_expert_shares(plan, s->model, m->n_devices, s->share);
     memset(s->home, 0xff, s->model->hp.n_layer * sizeof *s->home);
     for (uint32_t d = 0; d < m->n_devices; d++)
         bl_pricing_init(&s->price[d], &m->device[d], s->model, plan, table);
@@ -286,6 +286,7 @@ enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program
     free(s.link_free);
     free(s.hub_free);
     free(s.home);
+    free(s.share);
     if (st)
         bl_timeline_finish(&t);
     else

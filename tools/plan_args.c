@@ -181,6 +181,7 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
     q->opt.type_v = e->type_v;
     q->opt.rewind_tokens = (uint32_t)e->rewind_tokens;
     q->opt.plan_file = e->plan_file;
+    q->opt.expert_file = e->expert_file;
     q->opt.exact = e->exact;
     q->opt.no_mmap = e->no_mmap;
     q->place = (struct bl_placement_options){.rules = rules_given(r, &q->rules) ? &q->rules : NULL,

@@ -6,8 +6,9 @@
 
 static void test_names(void **state)
 {
-    static const char *const want[] = {"weights", "state", "ring slack", "compute", "params",
-                                       "output",  "host",  "driver",     "staging", "draft", "slots"};
+    static const char *const want[] = {"weights", "state",  "ring slack", "compute",
+                                       "params",  "output", "host",       "driver",
+                                       "staging", "draft",  "slots"};
     (void)state;
     assert_int_equal(BL_COUNT(want), BL_N_PURPOSES);
     for (unsigned i = 0; i < BL_N_PURPOSES; i++)

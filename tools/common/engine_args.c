@@ -51,7 +51,7 @@ static const struct bl_arg engine_rows[] = {
      .help = "type of cached values, likewise"},
     {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
      .help = "count how often experts are used: go on from FILE, if there is one, and write it at "
-             "the end"},
+             "the end; plan places the most used by it"},
     {"--expert-policy", BL_ARG_CHOICE, AT(expert_policy), EXPERT_POLICIES,
      .help = "which experts sit in a plan's slots: the last used (lru), always the most used that "
              "are known (fixed), none (off) (default: as the plan says)"},
