@@ -36,14 +36,17 @@ typedef float bl_float4 __attribute__((vector_size(16))); /* operators work lane
 #endif
 typedef float bl_lanes __attribute__((vector_size(4 * BL_LANES), may_alias));
 
-/* Asks for the cache line at p, into the second-level cache; p may lie anywhere. Volatile, because gcc takes a function
- * that does nothing but prefetch for one without effect and drops its calls. */
+/* Asks for the cache line at p, into the second-level cache, NEAR: the first; p may lie anywhere. Volatile, because gcc
+ * takes a function that does nothing but prefetch for one without effect and drops its calls. */
 #if defined(__x86_64__) || defined(__i386__)
 #define BL_PREFETCH(p) __asm__ volatile("prefetcht1 %0" : : "m"(*(const char *)(p)))
+#define BL_PREFETCH_NEAR(p) __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)(p)))
 #elif defined(__aarch64__)
 #define BL_PREFETCH(p) __asm__ volatile("prfm pldl2keep, %0" : : "Q"(*(const char *)(p)))
+#define BL_PREFETCH_NEAR(p) __asm__ volatile("prfm pldl1keep, %0" : : "Q"(*(const char *)(p)))
 #else
 #define BL_PREFETCH(p) ((void)(p))
+#define BL_PREFETCH_NEAR(p) ((void)(p))
 #endif
 
 /* Tells the core that it is in a loop that waits for another thread. */

@@ -73,7 +73,7 @@ uint64_t bl_cpu_own_bytes(const struct bl_caps *);
 /* ---- matrices in panels ---- */
 
 enum {
-    BL_CPU_BLOCK = 256, /* tokens that a panel meets before the next is packed: they stay in the second-level cache */
+    BL_CPU_BLOCK = 512, /* most tokens that a panel meets before the next is packed; a thread has sums for them */
     BL_CPU_ROOM = BL_CPU_BLOCK + 2 * BL_TILE_TOKENS /* a block ends with a tile */
 };
 /* What a thread needs: a panel, and the sums of two matrices for a block of tokens. */
@@ -114,7 +114,7 @@ static inline size_t bl_panel_tile_at(const struct bl_panel_kernel *kernel, uint
 void bl_panel_arrange(const struct bl_panel_kernel *, uint8_t act, uint8_t *tiles, uint32_t n_tok, uint32_t first,
                       uint32_t n, uint32_t k, const void **x);
 /* sum[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL for
- * none, come into the second-level cache. Returns the number of tokens. */
+ * none, come into the caches, all of them or those columns that are packed first. Returns the number of tokens. */
 uint32_t bl_panel_rows(const struct bl_panel_weight *, float (*sum)[BL_PANEL_ROWS], void *panel, const uint8_t *w,
                        uint32_t row, const struct bl_panel_tokens *, uint32_t from, uint32_t to, const uint8_t *next);
 /* y = the first n sums of a token: of a known length where there are all, so that nothing is called. */

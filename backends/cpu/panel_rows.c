@@ -3,9 +3,11 @@
 #include "operand.h"
 
 enum {
-    BLOCK_BYTES = 1 << 20, /* tokens of a block: what a second-level cache holds beside the rows */
-    LEAST_BLOCK = 64,      /* tokens that are worth packing rows for again */
-    SHARES = 4 /* pieces of work for every thread: the last to end is then late by little */
+    BLOCK_BYTES =
+        8 << 20,      /* tokens of a block, which all threads read from the third-level cache */
+    NEAR_FROM = 96,   /* tokens whose products take longer than memory does to answer */
+    LEAST_BLOCK = 64, /* tokens that are worth packing rows for again */
+    SHARES = 4        /* pieces of work for every thread: the last to end is then late by little */
 };
 
 struct bl_panel_weight bl_panel_weight_of(const struct bl_cpu_kernels *kernels, enum bl_dtype type,
@@ -25,26 +27,26 @@ static uint32_t first_of(const struct bl_panel_tokens *x, uint32_t tile)
     return bl_panel_tile_first(x->n_tok, x->n_tiles, tile);
 }
 
-/* Rows that are wanted next, fetched piece by piece between the products: 32 rows side by side are
+/* Rows that are wanted later, fetched piece by piece between the products: 32 rows side by side are
  * nothing that hardware would foresee. */
 struct ahead {
-    const uint8_t *at, *end;
-    size_t piece;
+    const uint8_t *row;
+    size_t stride, bytes;
+    uint32_t left, piece; /* rows */
+    bool near;
 };
-
-static struct ahead ahead_of(const uint8_t *next, size_t bytes, uint32_t n_pieces)
-{
-    if (!next)
-        return (struct ahead){0};
-    return (struct ahead){next, next + bytes, (bytes / n_pieces / 64 + 1) * 64};
-}
 
 static void fetch(struct ahead *a)
 {
-    const size_t left = (size_t)(a->end - a->at), n = left < a->piece ? left : a->piece;
-    for (size_t i = 0; i < n; i += 64)
-        BL_PREFETCH(a->at + i);
-    a->at += n;
+    const uint32_t n = a->left < a->piece ? a->left : a->piece;
+    for (uint32_t r = 0; r < n; r++, a->row += a->stride)
+        for (size_t i = 0; i < a->bytes; i += 64) {
+            if (a->near)
+                BL_PREFETCH_NEAR(a->row + i);
+            else
+                BL_PREFETCH(a->row + i);
+        }
+    a->left -= n;
 }
 
 void bl_panel_arrange(const struct bl_panel_kernel *kernel, uint8_t act, uint8_t *tiles,
@@ -59,35 +61,77 @@ void bl_panel_arrange(const struct bl_panel_kernel *kernel, uint8_t act, uint8_t
     }
 }
 
+/* A panel and the tokens it meets. */
+struct pass {
+    const struct bl_panel_weight *m;
+    const uint8_t *w, *next; /* rows of this panel, of the next */
+    uint32_t n_rows, n_steps, n_tiles, n_tok;
+};
+
+static uint32_t columns_of(const struct pass *p, uint32_t step)
+{
+    const uint32_t left = p->m->k - step * BL_PANEL_COLS;
+    return left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
+}
+
+/* What is fetched during a step. Many tokens push out of the second-level cache what came earlier
+ * than what the next step packs. For few, whose steps are short, it is a share of the next panel,
+ * in the order in which it lies in memory. */
+static struct ahead ahead_of(const struct pass *p, uint32_t step)
+{
+    const struct bl_panel_weight *m = p->m;
+    struct ahead a = {.left = p->n_rows,
+                      .piece = (p->n_rows + p->n_tiles) / (p->n_tiles + 1),
+                      .near = p->n_tok >= NEAR_FROM};
+    if (!a.near && p->next) {
+        a.stride = (m->row_bytes + p->n_steps - 1) / p->n_steps;
+        a.bytes = a.stride;
+        a.row = p->next + (size_t)step * p->n_rows * a.stride;
+        return a;
+    }
+    const uint32_t then = step + 1 < p->n_steps ? step + 1 : 0;
+    const uint8_t *rows = then ? p->w : p->next;
+    if (!a.near || !rows)
+        return (struct ahead){0};
+    a.stride = m->row_bytes;
+    a.bytes = m->step_bytes * columns_of(p, then) / BL_PANEL_COLS;
+    a.bytes += 63; /* a row's last line may be one more */
+    a.row = rows + then * m->step_bytes;
+    return a;
+}
+
 uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_ROWS], void *panel,
                        const uint8_t *w, uint32_t row, const struct bl_panel_tokens *x,
                        uint32_t from, uint32_t to, const uint8_t *next)
 {
     const struct bl_panel_kernel *kernel = x->kernel;
-    const uint32_t n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS;
-    const uint32_t n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS;
-    const uint32_t base = first_of(x, from);
-    struct ahead ahead = ahead_of(next, n_rows * m->row_bytes, n_steps * (to - from + 1));
-    w += row * m->row_bytes;
-    for (uint32_t s = 0; s < n_steps; s++) {
-        const uint32_t left = m->k - s * BL_PANEL_COLS,
-                       n_cols = left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
+    const uint32_t base = first_of(x, from), n_tok = first_of(x, to) - base;
+    const struct pass p = {.m = m,
+                           .w = w + row * m->row_bytes,
+                           .next = next,
+                           .n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS,
+                           .n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS,
+                           .n_tiles = to - from,
+                           .n_tok = n_tok};
+    for (uint32_t s = 0; s < p.n_steps; s++) {
+        const uint32_t n_cols = columns_of(&p, s), at = s * BL_PANEL_COLS;
+        struct ahead ahead = ahead_of(&p, s);
         fetch(&ahead);
-        kernel->pack(panel, n_rows, n_cols, w + s * m->step_bytes, m->row_bytes);
+        kernel->pack(panel, p.n_rows, n_cols, p.w + s * m->step_bytes, m->row_bytes);
         for (uint32_t i = from; i < to; i++) {
             const uint32_t first = first_of(x, i), n = first_of(x, i + 1) - first;
             fetch(&ahead);
             kernel->multiply(sum[first - base], panel,
-                             x->tiles +
-                                 bl_panel_tile_at(kernel, x->n_tok, m->k, s * BL_PANEL_COLS, first),
-                             n, n_cols, s > 0);
+                             x->tiles + bl_panel_tile_at(kernel, x->n_tok, m->k, at, first), n,
+                             n_cols, s > 0);
         }
     }
-    return first_of(x, to) - base;
+    return n_tok;
 }
 
-/* Tokens of a block stay in the cache while all panels pass; with few panels for many threads,
- * smaller blocks make more units. */
+/* Tokens of a block stay in the third-level cache while all panels pass: they are read in their
+ * order, four bytes a clock, which hardware foresees, and packing rows again costs more. With few
+ * panels for many threads, smaller blocks make more units. */
 uint32_t bl_panel_blocks(const struct bl_panel_tokens *x, uint32_t k, uint32_t n_panels,
                          uint32_t n_threads)
 {
