@@ -8,15 +8,14 @@
 enum bl_status bl_search_fits(const struct bl_search_state *s, const struct bl_model *m,
                               uint64_t ctx, bool *fits)
 {
-    struct bl_search_state t = {.model = m, .machine = s->machine, .opt = s->opt, .plan = s->plan};
+    struct bl_search_state t = {
+        .model = m, .machine = s->machine, .opt = s->opt, .plan = s->plan, .on_cards = s->on_cards};
     const uint64_t was = s->plan->ctx_tokens;
 
     s->plan->ctx_tokens = ctx;
     enum bl_status st = bl_search_open(&t);
     if (!st)
         st = bl_search_guess(&t);
-    if (!st && s->on_cards)
-        bl_search_empty_host(&t);
     if (!st)
         st = bl_search_any(&t, fits);
     bl_search_close(&t);

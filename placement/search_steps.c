@@ -313,6 +313,8 @@ enum bl_status bl_search_any(struct bl_search_state *s, bool *fits)
     s->n_pool = 0;
     for (uint16_t d = 0; d < s->costs.n_devices; d++)
         s->costs.compute[d] += rounding(s, d);
+    if (s->on_cards)
+        bl_search_empty_host(s);
     BL_TRY(bl_draft_fill(&s->draft, &s->costs, s->machine, NULL, 0, false, fits));
     cached_ns(s, &s->draft, ns);
     bl_costs_blend(&s->costs, ns, BL_PREFILL, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan_compare.c — two plans side by side: speeds, memory, what is elsewhere. Both are taken as files
- * that they are or would be, so that it does not matter where they come from. */
+/* plan_compare.c — two plans side by side: speeds, memory, what is elsewhere. Both are taken as
+ * files that they are or would be, so that it does not matter where they come from. */
 #include "common/io.h"
 #include "plan_verb.h"
 
@@ -305,10 +305,14 @@ int bl_plan_compare_print(const struct bl_report *r, FILE *f, const struct bl_pl
 
 /* ---- files and machines ---- */
 
+/* Their names are no paths, as for --machine. */
 static bool is_known_machine(const char *name)
 {
+    const char *dot = strrchr(name, '.');
     struct bl_machine_title t;
 
+    if (strchr(name, '/') || (dot && !strcmp(dot, ".json")))
+        return false;
     for (uint32_t i = 0; !bl_machine_known(i, &t); i++)
         if (!strcmp(t.name, name))
             return true;
