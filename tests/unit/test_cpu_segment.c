@@ -182,8 +182,8 @@ static uint64_t barriers_of(const struct layer *c, uint32_t threads, uint32_t ma
 }
 
 /* Waiting is, with what the last one does in brackets: (norm, quantise) q k v (rope, store)
- * attention (merge, quantise) o (add, norm, quantise) gate up (glu, quantise) down (add). The end is
- * none. */
+ * attention (merge, quantise) o (add, norm, quantise) gate up (glu, quantise) down (add). The end
+ * is none. */
 static void a_dense_layer_takes_five_meetings(void **state)
 {
     (void)state;
