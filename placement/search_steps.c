@@ -505,8 +505,12 @@ enum bl_status bl_search_settle(struct bl_search_state *s, bool *fits)
     if (!s->quick)
         BL_TRY(search_steps(s));
     if (!isfinite(s->best_score)) {
+        const uint64_t missing = s->least_missing; /* with buffers */
+        const uint16_t on = s->missing_on;
         hope(s);
         BL_TRY(search_steps(s));
+        s->least_missing = missing;
+        s->missing_on = on;
     }
     *fits = isfinite(s->best_score);
     return BL_OK;
