@@ -31,15 +31,18 @@ static inline bool vulkan_here(void)
 {
     const struct bl_backend *b = vulkan_backend();
     const struct bl_device_config config = {.threads = 1};
-    struct bl_caps caps;
+    struct bl_device *dev;
 
-    if (!b)
+    if (!b) {
         printf("skipped: this build has no Vulkan backend\n");
-    else if (b->caps(0, &config, &caps))
+        return false;
+    }
+    if (b->open(0, &config, &dev)) {
         printf("skipped: %s\n", bl_error());
-    else
-        return true;
-    return false;
+        return false;
+    }
+    dev->ops->close(dev);
+    return true;
 }
 
 static inline enum bl_status vulkan_devices(struct bl_machine *m, uint32_t n)

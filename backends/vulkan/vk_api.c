@@ -102,9 +102,12 @@ static enum bl_status create(struct bl_vk_instance *i)
     return bl_vk_check(r, "vulkan", "an instance cannot be made");
 }
 
+/* The library stays: drivers keep what they found out, and are not made to be loaded again and
+ * again. */
 enum bl_status bl_vk_instance_open(struct bl_vk_instance *out)
 {
-    struct bl_vk_instance i = {.library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL)};
+    struct bl_vk_instance i = {.library =
+                                   dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
     enum bl_status st = BL_OK;
 
     if (!i.library)
