@@ -122,7 +122,7 @@ static void *executor_main(void *arg)
 static enum bl_status post(struct bl_stream *s, const struct bl_command *c)
 {
     if (!bl_counter_wait(&s->taken, s->n_posted - BL_STREAM_QUEUE + 1, HOST_SPIN_NS,
-                         BL_ENQUEUE_NS)) /* its slot is free */
+                         s->patience_ns)) /* its slot is free */
         return bl_fail(BL_ETIMEDOUT, "%s: its queue is full and does not move", s->dev->name);
     struct bl_command *slot = &s->ring[s->n_posted % BL_STREAM_QUEUE];
     *slot = *c;
@@ -143,6 +143,7 @@ enum bl_status bl_stream_open(struct bl_device *dev, const struct bl_stream_work
         return bl_fail(BL_ENOMEM, "%s: out of memory for a stream", dev->name);
     s->dev = dev;
     s->work = work;
+    s->patience_ns = UINT64_MAX;
     const int err = work->in_line ? 0 : pthread_create(&s->thread, NULL, executor_main, s);
     if (err) {
         free(s);
@@ -158,8 +159,8 @@ void bl_stream_close(struct bl_stream *s)
     if (!s)
         return;
     if (!s->work->in_line) {
-        while (post(s, &(struct bl_command){.kind = BL_COMMAND_STOP}))
-            ;
+        s->patience_ns = UINT64_MAX;
+        (void)post(s, &(struct bl_command){.kind = BL_COMMAND_STOP});
         pthread_join(s->thread, NULL);
     }
     free(s);
@@ -233,4 +234,9 @@ void bl_stream_cancel(struct bl_stream *s)
 void bl_stream_trace(struct bl_stream *s, struct bl_lapse_log *log)
 {
     s->log = log;
+}
+
+void bl_stream_patience(struct bl_stream *s, uint64_t ns)
+{
+    s->patience_ns = ns;
 }

@@ -69,6 +69,7 @@ struct bl_stream {
     struct bl_counter reached;    /* value of the last signal passed */
     struct bl_counter cancelled;  /* 1: what has not begun is skipped */
     struct bl_lapse_log *log;      /* written while idle */
+    uint64_t patience_ns;         /* producer only */
     /* First failure; msg is written before status. */
     _Atomic int status;
     char msg[160];
@@ -91,6 +92,7 @@ enum bl_status bl_stream_run(struct bl_stream *, struct bl_segment *);
 void bl_stream_progress(const struct bl_stream *, uint32_t *enqueued, uint32_t *done);
 void bl_stream_cancel(struct bl_stream *);
 void bl_stream_trace(struct bl_stream *, struct bl_lapse_log *);
+void bl_stream_patience(struct bl_stream *, uint64_t ns);
 
 static inline bool bl_mem_inside(const struct bl_mem *m, size_t off, size_t bytes)
 {

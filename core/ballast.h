@@ -213,6 +213,10 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *plan_file;
     const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
     uint32_t n_device_set;
+    const char *devices;                 /* "sim0:12GiB@16GB/s,sim1": besides the CPU, in this order; NULL = none */
+    uint32_t watchdog_s;                 /* a step fails when no device finishes anything for so long; 0 = 120, 3600 if all is
+                                          * on the CPU */
+    bool virtual_clock;                  /* simulated devices, the CPU one of them, do not sleep; times are the model's */
     uint64_t ctx_tokens;                 /* 0 = trained context, limited to 4096; or BL_CTX_MAX */
     uint32_t batch_tokens;               /* logical batch, 0 = BL_BATCH_TOKENS */
     uint32_t ubatch_tokens;              /* physical batch, 0 = BL_UBATCH_TOKENS */
@@ -480,6 +484,14 @@ struct bl_op_time {                      /* one kind of step, on the first threa
 /* Timing of steps: off at first and then free. from_zero forgets what was counted. */
 void bl_engine_profile(struct bl_engine *, bool on, bool from_zero);
 uint32_t bl_engine_op_time(const struct bl_engine *, uint32_t i, struct bl_op_time *out); /* returns the count */
+
+/* What streams of devices do, noted from the next step on, at most a million events; what was noted before is
+ * forgotten. */
+enum bl_status bl_engine_trace(struct bl_engine *, bool on);
+/* All that was noted, as bl_placement_trace has what was predicted; *text is malloc'ed and the caller's. */
+enum bl_status bl_engine_trace_json(const struct bl_engine *, char **text, size_t *n_bytes);
+/* A line: time, copies hidden behind computing, how idle each device was, bytes over links. */
+void bl_engine_trace_describe(const struct bl_engine *, void (*line)(void *arg, const char *text), void *arg);
 
 /* ---- sampling ----------------------------------------------------------------------------------------- */
 

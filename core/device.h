@@ -57,8 +57,7 @@ struct bl_device_ops {
     enum bl_status (*mem_alloc)(struct bl_device *, size_t bytes, bool host_visible, struct bl_mem *out);
     enum bl_status (*mem_import)(struct bl_device *, void *host, size_t bytes, struct bl_mem *out); /* may be NULL */
     void (*mem_free)(struct bl_mem *); /* zeroed is fine */
-    /* streams: one producer, values count up from 1. BL_ETIMEDOUT from a function that enqueues: there was no room for
-     * BL_ENQUEUE_NS, nothing was enqueued, and it may be asked again. */
+    /* streams: one producer, values count up from 1 */
     enum bl_status (*stream_open)(struct bl_device *, struct bl_stream **out);
     void (*stream_close)(struct bl_stream *);
     enum bl_status (*copy)(struct bl_stream *, const struct bl_mem *dst, size_t dst_off, const struct bl_mem *src,
@@ -76,10 +75,12 @@ struct bl_device_ops {
     void (*segment_free)(struct bl_segment *);
     /* Watching; each may be NULL. progress: commands enqueued so far and done so far, a failed stream's too. cancel: what
      * has not begun is skipped, waiting ends, and the stream has failed with BL_ECANCELLED. trace: into the log from the
-     * next command on, NULL: no more; only while the stream is idle. */
+     * next command on, NULL: no more; only while the stream is idle. patience: with a queue that is full, at first without
+     * end; beyond it what enqueues gives BL_ETIMEDOUT, has enqueued nothing and may be asked again. */
     void (*progress)(const struct bl_stream *, uint32_t *enqueued, uint32_t *done);
     void (*cancel)(struct bl_stream *);
     void (*trace)(struct bl_stream *, struct bl_lapse_log *);
+    void (*patience)(struct bl_stream *, uint64_t ns);
     /* Times of steps by kind; both may be NULL. op_time returns how many kinds there are. */
     void (*profile)(struct bl_device *, bool on, bool from_zero);
     uint32_t (*op_time)(const struct bl_device *, uint32_t i, struct bl_op_time *out);
@@ -103,10 +104,10 @@ struct bl_caps {
 struct bl_device {
     const struct bl_device_ops *ops;
     char name[16];           /* "cpu0" */
+    uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
 };
 
-#define BL_ENQUEUE_NS 250000000u
 enum { BL_FEW_TOKENS = 8 };  /* up to here a step waits for memory, beyond for arithmetic */
 struct bl_device_config {    /* what the plan asks of a device at open */
     uint32_t threads;        /* of steps of few tokens (BL_FEW_TOKENS); 0 = 1 */
@@ -117,6 +118,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
     bool in_line;            /* who enqueues may do the work: no other device could go on meanwhile */
+    uint16_t number;         /* in the machine: how devices tell each other apart */
     const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
 };
 struct bl_backend {

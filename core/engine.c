@@ -177,6 +177,8 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
         return bl_fail(BL_ENOMEM, "out of memory for an engine");
     }
     e->parts = *parts;
+    const uint64_t usual_s = e->parts.machine.n_devices > 1 ? 120 : 3600;
+    e->patience_ns = (opt->watchdog_s ? opt->watchdog_s : usual_s) * 1000000000u;
     *parts = (struct bl_engine_parts){0};
     bl_plan_print(&e->parts.plan, e->parts.model, &e->parts.machine, say, NULL);
     st = allocate(e);

@@ -40,6 +40,7 @@ struct bl_engine {
     struct bl_residency residency;
     struct bl_mem params, output;    /* on the host */
     struct bl_sched sched;
+    uint64_t patience_ns;            /* with a step in which nothing gets done */
     struct bl_kept_program kept[BL_PROGRAM_CAP];
     uint64_t n_steps;                /* clock of last_used */
     struct bl_session **session;     /* [max_sessions], NULL = free slot */

@@ -14,6 +14,7 @@
 #define BL_MACHINE_H
 
 #include "device.h"
+#include "pace.h"
 #include "topology.h"
 
 #include <stdlib.h>
@@ -85,6 +86,7 @@ struct bl_machine_device {
     uint32_t index;                   /* within the backend, at this moment */
     struct bl_device_config config;   /* how it is to be opened */
     struct bl_caps caps;              /* what that gives */
+    struct bl_fault fault;            /* sim: what is to go wrong */
     bool caps_assumed;                /* they are the defaults of its kind, enough for any backend */
     /* memory */
     uint64_t mem_bytes, usable_bytes;

@@ -1,40 +1,65 @@
 /* SPDX-License-Identifier: MIT */
 #include "sched.h"
 
+#include "sched_watch.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-static enum bl_status reserve(struct bl_sched *s, uint32_t n)
+#define GRACE_NS 2000000000u /* for cancelled streams to end */
+
+struct run {
+    struct bl_sched *sched;
+    const struct bl_program *program;
+    struct bl_place *place;
+    const struct bl_step_io *io;
+    uint64_t timeout_ns;
+};
+
+static enum bl_status reserve(struct bl_sched *s, uint32_t n, uint32_t n_devices)
 {
-    if (n <= s->cap)
-        return BL_OK;
-    struct bl_point *bigger = realloc(s->point, n * sizeof *bigger);
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u signals", n);
-    s->point = bigger;
-    s->cap = n;
+    if (n > s->cap) {
+        struct bl_point *bigger = realloc(s->point, n * sizeof *bigger);
+        if (!bigger)
+            return bl_fail(BL_ENOMEM, "out of memory for %u signals", n);
+        s->point = bigger;
+        s->cap = n;
+    }
+    if (n_devices > s->cap_devices) {
+        uint32_t *bigger = realloc(s->before, n_devices * sizeof *bigger);
+        if (!bigger)
+            return bl_fail(BL_ENOMEM, "out of memory for %u devices", n_devices);
+        s->before = bigger;
+        s->cap_devices = n_devices;
+    }
     return BL_OK;
 }
 
 void bl_sched_finish(struct bl_sched *s)
 {
+    if (s->trace)
+        bl_trace_finish(s->trace);
+    free(s->trace);
     free(s->point);
+    free(s->before);
     *s = (struct bl_sched){0};
 }
 
-static enum bl_status enqueue(struct bl_sched *s, const struct bl_program *p,
-                              struct bl_place *place, const struct bl_step *step)
+/* ---- enqueueing ---- */
+
+static enum bl_status enqueue_step(const struct run *r, const struct bl_step *step)
 {
-    struct bl_place *at = &place[step->device];
+    const struct bl_program *p = r->program;
+    struct bl_place *place = r->place, *at = &place[step->device];
     const struct bl_device_ops *ops = at->dev->ops;
 
     switch (step->kind) {
     case BL_STEP_RUN:
         return ops->segment_run(at->stream, p->range[step->index].segment);
     case BL_STEP_SIGNAL:
-        return ops->signal(at->stream, &s->point[step->index]);
+        return ops->signal(at->stream, &r->sched->point[step->index]);
     case BL_STEP_WAIT:
-        return ops->wait(at->stream, s->point[step->index]);
+        return ops->wait(at->stream, r->sched->point[step->index]);
     default:
         break;
     }
@@ -45,65 +70,165 @@ static enum bl_status enqueue(struct bl_sched *s, const struct bl_program *p,
                      bl_value_bytes(&p->graph.vals[c->val]));
 }
 
-static enum bl_status copy_params(const struct bl_program *p, struct bl_place *place,
-                                  const struct bl_step_io *io)
+/* While a queue is full and something is still being done, it is asked again. */
+static enum bl_status check_full(const struct run *r, enum bl_status st, bool *again)
 {
-    for (uint32_t d = 0; d < p->n_devices; d++)
-        if (p->used[d])
-            BL_TRY(place[d].dev->ops->copy(place[d].stream, &place[d].params, 0, io->params, 0,
-                                           io->params_bytes));
+    *again = st == BL_ETIMEDOUT;
+    if (!*again || !bl_watch_stalled(r->sched, r->program, r->place, r->timeout_ns))
+        return st;
+    *again = false;
+    return bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
+}
+
+static enum bl_status enqueue(const struct run *r, const struct bl_step *step)
+{
+    enum bl_status st;
+    bool again;
+
+    do
+        st = check_full(r, enqueue_step(r, step), &again);
+    while (again);
+    return st;
+}
+
+static enum bl_status copy_params(const struct run *r)
+{
+    for (uint32_t d = 0; d < r->program->n_devices; d++)
+        if (r->program->used[d])
+            BL_TRY(r->place[d].dev->ops->copy(r->place[d].stream, &r->place[d].params, 0,
+                                              r->io->params, 0, r->io->params_bytes));
     return BL_OK;
 }
 
-static enum bl_status copy_result(const struct bl_program *p, struct bl_place *place,
-                                  const struct bl_step_io *io)
+static enum bl_status copy_result_from(const struct run *r, uint32_t d, uint64_t home)
 {
-    if (!io->out_bytes)
+    struct bl_place *at = &r->place[d];
+    enum bl_status st;
+    bool again;
+
+    do
+        st = check_full(r,
+                        at->dev->ops->copy(at->stream, r->io->out, r->io->out_off, &at->arena, home,
+                                           r->io->out_bytes),
+                        &again);
+    while (again);
+    return st;
+}
+
+static enum bl_status copy_result(const struct run *r)
+{
+    const struct bl_program *p = r->program;
+
+    if (!r->io->out_bytes)
         return BL_OK;
     for (uint32_t d = 0; d < p->n_devices; d++) {
-        uint64_t home = p->home[(size_t)p->graph.result * p->n_devices + d];
+        const uint64_t home = p->home[(size_t)p->graph.result * p->n_devices + d];
         if (home != BL_NO_HOME)
-            return place[d].dev->ops->copy(place[d].stream, io->out, io->out_off, &place[d].arena,
-                                           home, io->out_bytes);
+            return copy_result_from(r, d, home);
     }
     return bl_fail(BL_EINVAL, "the program has no result");
 }
 
-static enum bl_status join_all(const struct bl_program *p, struct bl_place *place,
-                               uint64_t timeout_ns)
+/* ---- waiting ---- */
+
+static enum bl_status signal_end(const struct run *r, const struct bl_place *at,
+                                 struct bl_point *end)
+{
+    enum bl_status st;
+    bool again;
+
+    do
+        st = check_full(r, at->dev->ops->signal(at->stream, end), &again);
+    while (again);
+    return st;
+}
+
+/* In slices, so that what others finish meanwhile counts. */
+static enum bl_status join_one(const struct run *r, const struct bl_place *at)
+{
+    const uint64_t slice = r->timeout_ns / 4 + 1;
+    struct bl_point end;
+    enum bl_status st;
+    bool again;
+
+    BL_TRY(signal_end(r, at, &end));
+    do
+        st = check_full(r, at->dev->ops->join(end, slice), &again);
+    while (again);
+    return st;
+}
+
+/* Streams mostly say themselves whose they are. */
+static enum bl_status name_device(enum bl_status st, const char *name)
+{
+    return st == BL_ETIMEDOUT || !strncmp(bl_error(), name, strlen(name))
+               ? st
+               : bl_fail_in(st, "%s", name);
+}
+
+static enum bl_status join_all(const struct run *r)
 {
     enum bl_status first = BL_OK;
 
-    for (uint32_t d = 0; d < p->n_devices; d++) {
-        struct bl_point end;
-        enum bl_status st;
-        if (!p->used[d])
+    for (uint32_t d = 0; d < r->program->n_devices; d++) {
+        if (!r->program->used[d])
             continue;
-        if (!(st = place[d].dev->ops->signal(place[d].stream, &end)))
-            st = place[d].dev->ops->join(end, timeout_ns);
+        const enum bl_status st = join_one(r, &r->place[d]);
         if (st && !first)
-            first = bl_fail_in(st, "%s", place[d].dev->name);
+            first = name_device(st, r->place[d].dev->name);
+        if (st == BL_ETIMEDOUT)
+            break;
     }
     return first;
 }
 
-/* After a failed enqueue the devices still finish what they were given, so that memory is quiet on
- * return. */
+/* After a failure the devices still finish what they were given or give it up, so that memory is
+ * quiet on return. */
+static void calm(const struct run *r, bool cancelled)
+{
+    struct run grace = *r;
+
+    if (cancelled) {
+        grace.timeout_ns = GRACE_NS;
+        bl_watch_begin(r->sched, r->program, r->place, GRACE_NS);
+    }
+    (void)join_all(&grace);
+}
+
+static enum bl_status run_all(const struct run *r)
+{
+    const struct bl_program *p = r->program;
+    enum bl_status st = copy_params(r);
+
+    for (uint32_t i = 0; !st && i < p->n_steps; i++)
+        st = enqueue(r, &p->step[i]);
+    if (!st)
+        st = copy_result(r);
+    if (!st)
+        st = join_all(r);
+    if (!st)
+        return BL_OK;
+    char why[256];
+    snprintf(why, sizeof why, "%s", bl_error());
+    calm(r, st == BL_ETIMEDOUT);
+    return bl_fail(st, "%s", why);
+}
+
 enum bl_status bl_sched_run(struct bl_sched *s, const struct bl_program *p, struct bl_place *place,
                             const struct bl_step_io *io, uint64_t timeout_ns)
 {
-    enum bl_status st;
+    const struct run r = {s, p, place, io, timeout_ns};
+    const struct bl_trace_step step = {io->params_bytes, io->out_bytes};
 
-    BL_TRY(reserve(s, p->n_signals));
-    st = copy_params(p, place, io);
-    for (uint32_t i = 0; !st && i < p->n_steps; i++)
-        st = enqueue(s, p, place, &p->step[i]);
-    if (!st)
-        st = copy_result(p, place, io);
-    if (!st)
-        return join_all(p, place, timeout_ns);
+    BL_TRY(reserve(s, p->n_signals, p->n_devices));
+    if (s->trace)
+        BL_TRY(bl_trace_begin(s->trace, p, place));
+    bl_watch_begin(s, p, place, timeout_ns);
+    const enum bl_status st = run_all(&r);
+    if (!s->trace)
+        return st;
     char why[256];
     snprintf(why, sizeof why, "%s", bl_error());
-    join_all(p, place, timeout_ns);
-    return bl_fail(st, "%s", why);
+    const enum bl_status noted = bl_trace_end(s->trace, p, place, &step, !st);
+    return st ? bl_fail(st, "%s", why) : noted;
 }

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* sched.h — runs a program: walks its flat step array; nothing is decided or allocated.
  *
- * Purpose   enqueue every step, copy the result's rows out, wait for all devices of the program.
- * Ownership borrows everything; keeps a table of points between runs.
+ * Purpose   enqueue every step, copy the result's rows out, wait for all devices of the program; notice one that does
+ *           nothing any more.
+ * Ownership borrows everything; keeps tables between runs, and a trace if there is to be one.
  * Units     bytes, nanoseconds.
- * Errors    the first enqueue failure, or the sticky error of a stream; BL_ETIMEDOUT names the device.
+ * Errors    the first enqueue failure, or the sticky error of a stream. BL_ETIMEDOUT: for the time given no device has
+ *           finished anything; names the device and its step, and where the others stand goes to the log. All streams are
+ *           cancelled then.
  * Threads   submitting thread.
  */
 #ifndef BL_SCHED_H
 #define BL_SCHED_H
 
-#include "program.h"
+#include "trace.h"
 
 struct bl_sched {
-    struct bl_point *point; /* of the running program's signals */
-    uint32_t cap;
+    struct bl_point *point;  /* of the running program's signals */
+    uint32_t *before;        /* [n_devices] commands of each stream that were enqueued before the step */
+    struct bl_trace *trace;  /* NULL: nothing is noted */
+    uint32_t cap, cap_devices;
+    uint32_t done;           /* by all streams, when it was last looked at */
+    uint64_t moved_ns;       /* when that changed */
 };
 struct bl_step_io {
     const struct bl_mem *params; /* host block, copied to every device first */

@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-#define STEP_TIMEOUT_NS (3600ull * 1000000000ull) /* a step that takes an hour is stuck */
-
 enum bl_status bl_session_create(struct bl_session **out, struct bl_engine *e)
 {
     uint32_t slot = 0;
@@ -221,7 +219,7 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     note_high(b, first, n);
     struct bl_step_io io = {&e->params, h->n_bytes, &e->output, row * row_bytes,
                             h->n_out * row_bytes};
-    BL_TRY(bl_sched_run(&e->sched, program, e->place, &io, STEP_TIMEOUT_NS));
+    BL_TRY(bl_sched_run(&e->sched, program, e->place, &io, e->patience_ns));
     return bl_residency_learn(&e->residency, program, &e->place[0].arena, n);
 }
 

@@ -8,6 +8,11 @@ static size_t half_bytes(const struct bl_upload *u)
     return u->room->bytes / 2 & ~(size_t)(ALIGN - 1);
 }
 
+static enum bl_status join(const struct bl_upload *u, struct bl_point p)
+{
+    return p.stream ? u->dev->ops->join(p, u->patience_ns ? u->patience_ns : BL_UPLOAD_NS) : BL_OK;
+}
+
 enum bl_status bl_upload_open(struct bl_upload *u, struct bl_device *dev, const struct bl_mem *room)
 {
     *u = (struct bl_upload){.dev = dev, .room = room};
@@ -21,7 +26,7 @@ enum bl_status bl_upload_next(struct bl_upload *u, void **at, size_t *bytes)
 {
     *bytes = half_bytes(u);
     *at = (char *)u->room->host + u->turn * *bytes;
-    return u->sent[u->turn].stream ? u->dev->ops->join(u->sent[u->turn], BL_UPLOAD_NS) : BL_OK;
+    return join(u, u->sent[u->turn]);
 }
 
 enum bl_status bl_upload_send(struct bl_upload *u, const struct bl_mem *block, size_t off,
@@ -42,8 +47,10 @@ enum bl_status bl_upload_close(struct bl_upload *u)
     if (!u->stream)
         return BL_OK;
     for (uint32_t i = 0; i < 2; i++)
-        if (!st && u->sent[i].stream)
-            st = u->dev->ops->join(u->sent[i], BL_UPLOAD_NS);
+        if (!st)
+            st = join(u, u->sent[i]);
+    if (st == BL_ETIMEDOUT && u->dev->ops->cancel)
+        u->dev->ops->cancel(u->stream);
     u->dev->ops->stream_close(u->stream);
     *u = (struct bl_upload){0};
     return st;

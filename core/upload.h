@@ -4,7 +4,7 @@
  * Purpose   two halves of a block of the host's by turns: one is filled while the device copies the other.
  * Ownership a stream of its own; the block is lent, and free again when it is closed.
  * Units     bytes.
- * Errors    BL_ETIMEDOUT: the device did not copy within BL_UPLOAD_NS. What the device reports.
+ * Errors    BL_ETIMEDOUT: the device did not copy in time. What the device reports.
  * Threads   submitting thread.
  */
 #ifndef BL_UPLOAD_H
@@ -20,6 +20,7 @@ struct bl_upload {
     const struct bl_mem *room;
     struct bl_point sent[2];
     uint32_t turn;
+    uint64_t patience_ns; /* with the device; 0: BL_UPLOAD_NS */
 };
 enum bl_status bl_upload_open(struct bl_upload *, struct bl_device *, const struct bl_mem *room);
 /* Where the next bytes go, and how many at most. */

@@ -209,6 +209,7 @@ static enum bl_status use_read(struct loader *l, uint16_t d)
     BL_TRY(bl_ledger_count(&l->plan->ledger, d, BL_MEM_WEIGHTS, (int64_t)block->granted_bytes));
     if (!block->host)
         st = bl_upload_open(&l->upload, l->device[d], l->room);
+    l->upload.patience_ns = l->opt->watchdog_s * UINT64_C(1000000000);
     if (!st)
         st = read_tensors(l, d, block);
     const enum bl_status sent = bl_upload_close(&l->upload);

@@ -536,6 +536,38 @@ double bl_node_fixed_ns(const struct bl_pricing *p)
     return p->device->step_ns;
 }
 
+/* Layers are built one after the other. */
+static bool begins_attention(const struct bl_graph *g, const struct bl_node *n)
+{
+    if (n->part != BL_PART_ATTN || n->layer < 0)
+        return false;
+    for (const struct bl_node *before = n; before > g->nodes && before[-1].layer == n->layer;)
+        if ((--before)->part == BL_PART_ATTN)
+            return false;
+    return true;
+}
+
+static uint32_t count_choices(const struct bl_graph *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op == BL_OP_CHOOSE;
+    return n;
+}
+
+double bl_node_ns(const struct bl_pricing *p, const struct bl_graph *g, const struct bl_node *n,
+                  const struct bl_node_step *step, struct bl_work *w)
+{
+    bl_work_count(w, g, n, step->n_tok, step->depth_tokens);
+    bl_work_share(w, step->share);
+    double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
+    if (w->index_tok > 0 && w->n_tok <= BL_FEW_TOKENS)
+        ns += bl_index_ns(p, w->index_tok) / count_choices(g);
+    if (begins_attention(g, n))
+        ns += bl_layer_fixed_ns(p, step->model, n->layer, w->n_tok);
+    return ns;
+}
+
 double bl_stream_ns(const struct bl_pricing *card, const struct bl_work *w, double link_bps,
                     bool measured)
 {

@@ -62,6 +62,15 @@ double bl_index_ns(const struct bl_pricing *, double ctx_tokens);
 /* What does not depend on work: of a layer (-1: what lies outside of layers is free) or of one node, in the step. */
 double bl_layer_fixed_ns(const struct bl_pricing *, const struct bl_model *, int layer, uint32_t n_tok);
 double bl_node_fixed_ns(const struct bl_pricing *);
+struct bl_node_step {            /* a node's step, and its device's part in it */
+    const struct bl_model *model;
+    uint32_t n_tok;
+    uint64_t depth_tokens;       /* context before the step */
+    double share;                /* of its layer's experts that the device has; 1 for other nodes */
+};
+/* All of the above, of one node of a program. work: what was counted. */
+double bl_node_ns(const struct bl_pricing *, const struct bl_graph *, const struct bl_node *, const struct bl_node_step *,
+                  struct bl_work *work);
 /* Sending a step's experts over a link of so many bytes/s, and multiplying them there. */
 double bl_stream_ns(const struct bl_pricing *card, const struct bl_work *, double link_bps, bool measured);
 

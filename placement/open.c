@@ -2,9 +2,8 @@
 /* The composition root: file, model, machine, plan, devices, engine. */
 #include "planner.h"
 
-#include "backends.h"
 #include "cache_type.h"
-#include "engine.h"
+#include "devices.h"
 #include "expert_file.h"
 #include "log.h"
 #include "mem.h"
@@ -52,35 +51,6 @@ static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
         return BL_OK;
     }
     return st;
-}
-
-static bool uses_others(const struct bl_engine_parts *p)
-{
-    for (uint16_t d = 1; d < p->machine.n_devices; d++)
-        if (bl_plan_uses(&p->plan, d))
-            return true;
-    return false;
-}
-
-static enum bl_status open_devices(struct bl_engine_parts *p)
-{
-    p->device = bl_calloc(p->machine.n_devices, sizeof *p->device);
-    if (!p->device)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", p->machine.n_devices);
-    if (p->machine.cpus && p->machine.cpus->described)
-        p->plan.nodes = 0; /* they are not this machine's */
-    for (uint16_t d = 0; d < p->machine.n_devices; d++) {
-        const struct bl_machine_device *md = &p->machine.device[d];
-        struct bl_device_config config = md->config;
-        if (d == 0) {
-            config.threads = p->plan.threads ? p->plan.threads : config.threads;
-            config.nodes = p->plan.nodes;
-            config.in_line = !uses_others(p);
-        }
-        if (bl_plan_uses(&p->plan, d) || d == 0)
-            BL_TRY(md->backend->open(md->index, &config, &p->device[d]));
-    }
-    return BL_OK;
 }
 
 static void warn_line(void *arg, const char *text)
@@ -131,7 +101,8 @@ struct trying {
 static enum bl_status try_cache(void *arg, struct bl_cache_attempt *a)
 {
     const struct trying *t = arg;
-    const enum bl_status st = bl_plan_make(&a->choice.plan, a->model, &t->parts->machine, t->opt);
+    const enum bl_status st =
+        bl_plan_for_devices(&a->choice.plan, a->model, &t->parts->machine, t->opt);
 
     a->outcome.ctx_tokens = a->choice.plan.ctx_tokens;
     return st;
@@ -167,8 +138,8 @@ static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
     if (bl_cache_is_auto(opt))
         BL_TRY(plan_with_cache(p, opt));
     else
-        BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
-    return open_devices(p);
+        BL_TRY(bl_plan_for_devices(&p->plan, p->model, &p->machine, opt));
+    return bl_devices_open(p, opt);
 }
 
 static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
@@ -180,7 +151,7 @@ static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
     BL_TRY(open_model(p, path, &filled));
     BL_TRY(bl_machine_probe(&p->machine, &filled));
     BL_TRY(plan_by_file(p, file, opt, &filled));
-    return open_devices(p);
+    return bl_devices_open(p, &filled);
 }
 
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *opt)

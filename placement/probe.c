@@ -4,6 +4,7 @@
 
 #include "backends.h"
 #include "calibrate.h"
+#include "devices.h"
 #include "log.h"
 #include "machine_file.h"
 #include "mem.h"
@@ -178,7 +179,11 @@ enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options 
     BL_TRY(probe(&m, opt));
     enum bl_status st = opt->machine_file ? adopt_file(&m, opt) : BL_OK;
     if (!st)
+        st = bl_machine_add_devices(&m, opt->devices);
+    if (!st)
         st = apply_sets(&m, opt);
+    if (!st && opt->virtual_clock)
+        st = bl_machine_simulate_host(&m);
     if (st) {
         bl_machine_finish(&m);
         return st;
@@ -194,7 +199,9 @@ enum bl_status bl_machine_choose(struct bl_machine *out, const struct bl_options
     if (!opt->machine_file)
         return bl_machine_probe(out, opt);
     BL_TRY(load_file(&m, opt));
-    const enum bl_status st = apply_sets(&m, opt);
+    enum bl_status st = bl_machine_add_devices(&m, opt->devices);
+    if (!st)
+        st = apply_sets(&m, opt);
     if (st)
         bl_machine_finish(&m);
     else

@@ -19,65 +19,12 @@ struct sim {
     struct bl_pricing *price; /* [n_devices] */
     double *ready;            /* [n_devices] when the stream has done what it was given */
     double *signal;           /* [n_signals] */
-    double *link_free;        /* [2 * n_links] each way */
-    double *hub_free;         /* [2 * n_hubs] */
-    double *share;            /* [n_layers][n_devices] of a layer's experts */
-    uint16_t *home;           /* [n_layers] device of the layer's attention */
-    uint32_t n_choose;
+    struct bl_wires wires;
+    double *share;  /* [n_layers][n_devices] of a layer's experts */
+    uint16_t *home; /* [n_layers] device of the layer's attention */
 };
 
-/* ---- crossings and copies ---- */
-
-static const struct bl_link *link_of(const struct bl_machine *m, uint16_t a, uint16_t b)
-{
-    for (uint32_t i = 0; i < m->n_links; i++) {
-        const struct bl_link *l = &m->link[i];
-        if ((l->a == a && l->b == b) || (l->a == b && l->b == a))
-            return l;
-    }
-    return NULL;
-}
-
-/* The constant is of the way to the host and back. */
-double bl_crossing_ns(const struct bl_pricing *price, const struct bl_machine *m, uint16_t from,
-                      uint16_t to)
-{
-    const struct bl_link *l = link_of(m, from, to);
-    const struct bl_pricing *card = &price[from ? from : to];
-
-    if (from == to)
-        return 0;
-    if (l && l->cross_ns > 0)
-        return l->cross_ns;
-    return from && to ? bl_cost_hop_ns(card->table, &card->key)
-                      : bl_cost_cross_ns(card->table, &card->key) / 2;
-}
-
-static double copy_bps(const struct bl_link *l, const struct bl_pricing *card, uint16_t from)
-{
-    const double measured = from == l->a ? l->ab_measured_bps : l->ba_measured_bps;
-    return measured > 0
-               ? measured
-               : bl_link_bps(l, from) * bl_cost_look(card->table, BL_COST_LINK, &card->key);
-}
-
-/* Copies on one link take turns; a hub is held for as long as the bytes take it. */
-static double occupy(struct sim *s, const struct bl_link *l, uint16_t from, double bytes,
-                     double ready, double link_ns)
-{
-    const struct bl_machine *m = s->machine;
-    const unsigned way = from != l->a;
-    double *line = &s->link_free[2 * (size_t)(l - m->link) + way];
-    double begin = fmax(ready, *line);
-
-    for (uint16_t h = l->via; h != BL_NO_DEVICE; h = m->hub[h].up)
-        begin = fmax(begin, s->hub_free[2 * (size_t)h + way]);
-    for (uint16_t h = l->via; h != BL_NO_DEVICE; h = m->hub[h].up)
-        if (m->hub[h].bps > 0)
-            s->hub_free[2 * (size_t)h + way] = begin + bytes / m->hub[h].bps * 1e9;
-    *line = begin + link_ns;
-    return begin;
-}
+/* ---- copies ---- */
 
 static void add_event(struct sim *s, const struct bl_event *e)
 {
@@ -99,19 +46,14 @@ static void add_event(struct sim *s, const struct bl_event *e)
 static void copy(struct sim *s, const struct bl_step *step)
 {
     const struct bl_copy *c = &s->prog->copy[step->index];
-    const struct bl_link *l = link_of(s->machine, c->from, c->to);
     const double bytes = (double)bl_value_bytes(&s->prog->graph.vals[c->val]);
-    double begin = s->ready[step->device], ns = 0;
+    const struct bl_copy_time at =
+        bl_wires_copy(&s->wires, s->price, c->from, c->to, bytes, s->ready[step->device]);
 
-    if (l) {
-        ns = l->latency_ns +
-             bytes / copy_bps(l, &s->price[c->from ? c->from : c->to], c->from) * 1e9;
-        begin = occupy(s, l, c->from, bytes, begin, ns);
-    }
-    s->ready[step->device] = begin + ns;
-    s->out->device[step->device].copy_ns += ns;
-    add_event(s, &(struct bl_event){.begin_ns = begin,
-                                    .end_ns = begin + ns,
+    s->ready[step->device] = at.end_ns;
+    s->out->device[step->device].copy_ns += at.end_ns - at.begin_ns;
+    add_event(s, &(struct bl_event){.begin_ns = at.begin_ns,
+                                    .end_ns = at.end_ns,
                                     .index = step->index,
                                     .device = step->device,
                                     .kind = BL_EVENT_COPY,
@@ -129,7 +71,7 @@ static double stream_or_run(struct sim *s, const struct bl_node *n, const struct
                             double ns, bool *streamed)
 {
     const uint16_t card = n->layer >= 0 ? s->home[n->layer] : 0;
-    const struct bl_link *l = link_of(s->machine, 0, card);
+    const struct bl_link *l = bl_wires_link(s->machine, 0, card);
 
     if (n->op != BL_OP_EXPERTS || !s->opt->stream_from_tok || w->n_tok < s->opt->stream_from_tok ||
         !card || !l)
@@ -150,17 +92,12 @@ static double node_ns(struct sim *s, uint32_t i, struct bl_work *w, bool *stream
     const struct bl_graph *g = &s->prog->graph;
     const struct bl_node *n = &g->nodes[i];
     const uint16_t d = s->prog->node_device[i];
-    const struct bl_pricing *p = &s->price[d];
+    const struct bl_node_step step = {s->model, s->prog->shape.n_tok, s->opt->depth_tokens,
+                                      share_of(s, n, d)};
+    const double ns = bl_node_ns(&s->price[d], g, n, &step, w);
 
-    bl_work_count(w, g, n, s->prog->shape.n_tok, s->opt->depth_tokens);
-    bl_work_share(w, share_of(s, n, d));
-    double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
-    if (w->index_tok > 0 && w->n_tok <= BL_FEW_TOKENS)
-        ns += bl_index_ns(p, w->index_tok) / s->n_choose;
-    if (n->part == BL_PART_ATTN && n->layer >= 0 && s->home[n->layer] == BL_NO_DEVICE) {
+    if (n->part == BL_PART_ATTN && n->layer >= 0 && s->home[n->layer] == BL_NO_DEVICE)
         s->home[n->layer] = d;
-        ns += bl_layer_fixed_ns(p, s->model, n->layer, w->n_tok);
-    }
     return d == 0 ? stream_or_run(s, n, w, ns, streamed) : ns;
 }
 
@@ -244,24 +181,20 @@ static enum bl_status prepare(struct sim *s, const struct bl_plan *plan,
     s->price = bl_calloc(m->n_devices, sizeof *s->price);
     s->ready = bl_calloc(m->n_devices, sizeof *s->ready);
     s->signal = bl_calloc(s->prog->n_signals + 1, sizeof *s->signal);
-    s->link_free = bl_calloc(2 * (size_t)m->n_links + 1, sizeof *s->link_free);
-    s->hub_free = bl_calloc(2 * (size_t)m->n_hubs + 1, sizeof *s->hub_free);
     s->home = bl_calloc(s->model->hp.n_layer + 1, sizeof *s->home);
     s->share = bl_calloc((size_t)s->model->hp.n_layer * m->n_devices + 1, sizeof *s->share);
     s->out->device = bl_calloc(m->n_devices, sizeof *s->out->device);
     if (s->opt->keep_events)
         s->out->event = bl_calloc((size_t)s->prog->n_steps + g->n_nodes + 1, sizeof *s->out->event);
-    if (!s->price || !s->ready || !s->signal || !s->link_free || !s->hub_free || !s->home ||
-        !s->share || !s->out->device || (s->opt->keep_events && !s->out->event))
+    if (!s->price || !s->ready || !s->signal || !s->home || !s->share || !s->out->device ||
+        (s->opt->keep_events && !s->out->event))
         return bl_fail(BL_ENOMEM, "out of memory while predicting a plan's time");
     s->out->n_devices = m->n_devices;
     bl_expert_shares(plan, s->model, m->n_devices, s->share);
     memset(s->home, 0xff, s->model->hp.n_layer * sizeof *s->home);
     for (uint32_t d = 0; d < m->n_devices; d++)
         bl_pricing_init(&s->price[d], &m->device[d], s->model, plan, table);
-    for (uint32_t i = 0; i < g->n_nodes; i++)
-        s->n_choose += g->nodes[i].op == BL_OP_CHOOSE;
-    return BL_OK;
+    return bl_wires_init(&s->wires, m);
 }
 
 enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program *prog,
@@ -283,8 +216,7 @@ enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program
     free(s.price);
     free(s.ready);
     free(s.signal);
-    free(s.link_free);
-    free(s.hub_free);
+    bl_wires_finish(&s.wires);
     free(s.home);
     free(s.share);
     if (st)

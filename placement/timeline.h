@@ -12,19 +12,9 @@
 #ifndef BL_TIMELINE_H
 #define BL_TIMELINE_H
 
-#include "node_cost.h"
-#include "program.h"
+#include "trace.h"
+#include "wires.h"
 
-enum bl_event_kind { BL_EVENT_RUN, BL_EVENT_COPY, BL_EVENT_STREAM /* experts sent to a card */ };
-struct bl_event {
-    double begin_ns, end_ns;
-    uint32_t index;              /* RUN, STREAM: range of the program, an event for each part in it; COPY: copy */
-    uint16_t device;             /* whose stream */
-    uint8_t kind, part;          /* part: enum bl_part, of a RUN */
-    int16_t layer;               /* -1: outside of layers, or a copy */
-    uint16_t from, to;           /* of a COPY, or experts sent; else the device */
-    double bytes, macs;          /* copied, or of weights and state read; multiply-adds */
-};
 struct bl_device_time {
     double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */
     double stream_ns;                /* host: of run, experts sent to cards */
@@ -47,7 +37,5 @@ void bl_timeline_finish(struct bl_timeline *); /* zeroed is fine */
 /* Lowers the plan for the step and replays it: n_tok tokens after depth_tokens others, logits for the last. */
 enum bl_status bl_timeline_predict(struct bl_timeline *out, const struct bl_model *, const struct bl_plan *,
                                    const struct bl_machine *, uint32_t n_tok, const struct bl_timeline_options *);
-/* A value that goes to a device that waits for it, without its bytes. */
-double bl_crossing_ns(const struct bl_pricing *, const struct bl_machine *, uint16_t from, uint16_t to);
 
 #endif

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* divide.h — engines whose layers' experts are divided at random over several devices, all of them this CPU.
+/* divide.h — engines whose layers and experts are divided at random over several devices: all of them this CPU, or
+ * those that the options name.
  *
  *     uint64_t seed = 7;
  *     divided_open(&engine, path, &opt, 3, &seed);
+ *     opt.devices = "sim0,sim1";
+ *     simulated_open(&engine, path, &opt, &seed);
  *
  * Purpose   every device has memory, streams and threads of its own, so what is copied, summed and waited for is as among
  *           real ones.
@@ -14,9 +17,8 @@
 #ifndef BL_TEST_DIVIDE_H
 #define BL_TEST_DIVIDE_H
 
-#include "engine.h"
+#include "devices.h"
 #include "mem.h"
-#include "planner.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +56,52 @@ static inline enum bl_status divide_plan(struct bl_plan *p, const struct bl_mode
             BL_TRY(divide_layer(p, l, m->hp.n_expert, n_devices, seed));
     }
     return BL_OK;
+}
+
+/* Parts of layers, and embed and head, on devices at random, then their experts. */
+static inline enum bl_status scatter_plan(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
+                                          uint64_t *seed)
+{
+    for (uint32_t l = 0; l <= p->n_layers; l++)
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            p->slot[l * BL_N_PARTS + part] = (uint16_t)divide_pick(seed, n_devices);
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        uint16_t *slot = &p->slot[l * BL_N_PARTS];
+        slot[BL_PART_STATE] = slot[BL_PART_ATTN];
+        if (m->layer[l].moe)
+            BL_TRY(divide_layer(p, l, m->hp.n_expert, n_devices, seed));
+    }
+    return BL_OK;
+}
+
+/* The options' devices, with a plan that knows no reason. */
+static inline enum bl_status simulated_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
+                                             uint64_t *seed)
+{
+    struct bl_model_options mo;
+
+    BL_TRY(bl_model_choose(&mo, opt));
+    BL_TRY(bl_gguf_open(&p->gguf, path));
+    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(bl_plan_init(&p->plan, p->model));
+    BL_TRY(bl_plan_size_steps(&p->plan, p->model, opt));
+    BL_TRY(scatter_plan(&p->plan, p->model, p->machine.n_devices, seed));
+    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
+    return bl_devices_open(p, opt);
+}
+
+static inline enum bl_status simulated_open(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                            uint64_t *seed)
+{
+    struct bl_engine_parts p = {0};
+    const enum bl_status st = simulated_parts(&p, path, opt, seed);
+
+    if (st) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
 }
 
 static inline enum bl_status divide_devices(struct bl_machine *m, uint32_t n_devices)

@@ -20,8 +20,9 @@ enum { MAX_TOKENS = 1 << 24, MAX_THREADS = 1024 };
 struct bench_args {
     struct bl_arg_texts model, prompt, gen, pair, depth, batch, ubatch, type_k, type_v, threads,
         threads_batch;
-    const char *plan, *expert_file;
-    int64_t repetitions, delay, cpu_mask;
+    const char *plan, *expert_file, *devices, *trace;
+    struct bl_arg_texts device_set;
+    int64_t repetitions, delay, cpu_mask, watchdog;
     int format, format_err, flash_attention, progress;
     bool no_warmup, no_mmap, mlock, exact, no_read_test, profile, verbose;
 };
@@ -57,6 +58,12 @@ static const struct bl_arg how_rows[] = {
      .help = "place everything as this plan of 'ballast plan -o FILE' says; batches, types and "
              "threads are the "
              "plan's, its context must hold the rows"},
+    {"--devices", BL_ARG_TEXT, AT(devices), "NAME,...",
+     .help = "devices besides the CPU, as 'ballast run' has them"},
+    {"--device-set", BL_ARG_TEXTS, AT(device_set), "DEVICE.MEMBER=VALUE",
+     .help = "take one figure to be another, likewise"},
+    {"--watchdog", BL_ARG_INT, AT(watchdog), "SECONDS", 0, 1 << 20,
+     .help = "give up a step when no device finishes anything for so long, likewise"},
     {"-r,--repetitions", BL_ARG_INT, AT(repetitions), "N", 1, 10000,
      .help = "timed runs of each row (default 5)"},
     {"--delay", BL_ARG_INT, AT(delay), "SECONDS", 0, 86400,
@@ -81,6 +88,9 @@ static const struct bl_arg how_rows[] = {
 static const struct bl_arg output_rows[] = {
     {"-o,--output", BL_ARG_CHOICE, AT(format), BL_BENCH_FORMATS,
      .help = "on standard output (default md)"},
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+     .help = "write what each device and link did when, for ui.perfetto.dev, in the rows that "
+             "shared the last opened model, and print a line that sums it up"},
     {"-oe,--output-err", BL_ARG_CHOICE, AT(format_err), BL_BENCH_FORMATS,
      .help = "the same in another format on standard error"},
     {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
@@ -253,6 +263,10 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.type_k = c->type_k;
     e.type_v = c->type_v;
     e.plan_file = a->plan;
+    e.devices = a->devices;
+    e.device_set = a->device_set;
+    e.watchdog_s = a->watchdog;
+    e.trace = a->trace;
     e.ctx_tokens = a->plan ? 0 : (int64_t)ctx;
     e.batch_tokens = c->batch;
     e.ubatch_tokens = c->ubatch;
@@ -266,6 +280,14 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.expert_file = a->expert_file;
     e.progress = a->progress;
     return e;
+}
+
+static int save_trace(const struct bench *b)
+{
+    if (!b->engine)
+        return BL_EXIT_OK;
+    const struct bl_engine_args e = engine_args(b, &b->of, 0);
+    return bl_engine_args_trace(b->report, &e, b->engine);
 }
 
 static void close_engine(struct bench *b)
@@ -459,6 +481,8 @@ static int run_rows(struct bench *b)
         code = show(b, show_foot, &samples);
     if (b->n_failed)
         bl_report_error(b->report, "%zu of %zu rows failed", b->n_failed, b->n_cases);
+    if (!code)
+        code = save_trace(b);
     close_engine(b);
     const int end = code ? code : bl_out_close(b->report);
     return end ? end : bl_interrupt_code() ? bl_interrupt_code() : b->code;

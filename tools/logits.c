@@ -227,7 +227,8 @@ static int evaluate(struct bl_command *c, struct logits *l, const struct logits_
     if (e->verbose)
         bl_engine_args_memory(l->report, l->engine);
     const int saved = bl_engine_args_experts(l->report, e, l->engine);
-    return code ? code : saved;
+    const int traced = bl_engine_args_trace(l->report, e, l->engine);
+    return code ? code : saved ? saved : traced;
 }
 
 int bl_verb_logits(int argc, char **argv)

@@ -170,6 +170,8 @@ static int run(struct bl_report *report, const struct run_args *args,
         const int saved = bl_engine_args_experts(report, engine_args, g.engine);
         code = code ? code : saved;
     }
+    const int traced = bl_engine_args_trace(report, engine_args, g.engine);
+    code = code ? code : traced;
     bl_generator_finish(&g);
     bl_dialogue_finish(&d);
     bl_close(g.engine);

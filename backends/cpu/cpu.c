@@ -112,6 +112,7 @@ static const struct bl_device_ops device_ops = {
     .progress = bl_stream_progress,
     .cancel = bl_stream_cancel,
     .trace = bl_stream_trace,
+    .patience = bl_stream_patience,
     .profile = bl_cpu_profile_set,
     .op_time = bl_cpu_profile_get,
 };
@@ -177,6 +178,7 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
         return bl_fail(BL_ENOMEM, "cpu%u: out of memory", index);
     d->base.ops = &device_ops;
     d->base.caps = caps;
+    d->base.number = c->number;
     snprintf(d->base.name, sizeof d->base.name, "cpu%u", index);
     /* Handing a step to another thread and back costs a small model up to 20 % of its speed. A
      * caller's thread is not bound to processors; an executor is. */

@@ -95,7 +95,7 @@ static void mem_free(struct bl_mem *m)
 static enum bl_status get_stuck(const struct sim_device *d, struct bl_stream *s)
 {
     if (clock_of(d))
-        return bl_fail(BL_ETIMEDOUT, "stuck, as asked for");
+        return bl_fail(BL_EDEVICE, "stuck, as asked for");
     (void)bl_counter_wait(&s->cancelled, 1, 0, UINT64_MAX);
     return bl_fail(BL_ECANCELLED, "stuck, as asked for");
 }
@@ -223,6 +223,14 @@ static enum bl_status stream_open(struct bl_device *dev, struct bl_stream **out)
 {
     BL_TRY(check_lost(sim_of(dev)));
     return bl_stream_open(dev, &sim_of(dev)->work, out);
+}
+
+/* What is stuck would be waited for. */
+static void stream_close(struct bl_stream *s)
+{
+    if (s && sim_of(s->dev)->fault.kind == BL_FAULT_STUCK)
+        bl_stream_cancel(s);
+    bl_stream_close(s);
 }
 
 /* Where the executor finds a block: NULL if it may not. */
@@ -353,7 +361,7 @@ static const struct bl_device_ops device_ops = {
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
     .stream_open = stream_open,
-    .stream_close = bl_stream_close,
+    .stream_close = stream_close,
     .copy = copy,
     .fill = fill,
     .signal = bl_stream_signal,
@@ -366,6 +374,7 @@ static const struct bl_device_ops device_ops = {
     .progress = bl_stream_progress,
     .cancel = bl_stream_cancel,
     .trace = bl_stream_trace,
+    .patience = bl_stream_patience,
     .profile = profile,
     .op_time = op_time,
 };
@@ -412,6 +421,7 @@ static enum bl_status sim_open(uint32_t index, const struct bl_device_config *c,
     }
     d->base.ops = &device_ops;
     snprintf(d->base.name, sizeof d->base.name, "sim%u", index);
+    d->base.number = c->number;
     d->pace = sim->pace;
     d->fault = sim->fault;
     d->mem_bytes = sim->mem_bytes ? sim->mem_bytes : UINT64_MAX;

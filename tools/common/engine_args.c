@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "engine_args.h"
+#include "io.h"
 #include "progress.h"
 #include "projector.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -114,6 +116,13 @@ static const struct bl_arg machine_rows[] = {
     {"--device-set", BL_ARG_TEXTS, AT(device_set), "DEVICE.MEMBER=VALUE",
      .help = "take one figure to be another, such as cpu0.usable=8GiB or cpu0.read=40GB/s; may be "
              "repeated"},
+    {"--devices", BL_ARG_TEXT, AT(devices), "NAME,...",
+     .help = "devices besides the CPU, which is always the first: sim0:12GiB@16GB/s is simulated, "
+             "with that memory and link; +stuck=40 makes its 40th command never end, likewise "
+             "alloc, copy, submit, lost and corrupt"},
+    {"--watchdog", BL_ARG_INT, AT(watchdog_s), "SECONDS", 0, 1 << 20,
+     .help = "give up a step when no device finishes anything for so long (default 0: 120, 3600 "
+             "with the CPU alone)"},
     {"--topology", BL_ARG_TEXT, AT(topology), "TEXT",
      .help = "count cores of this hwloc XML file or synthetic machine (\"pack:2 core:8 pu:2\") "
              "instead of the real one"},
@@ -124,6 +133,9 @@ static const struct bl_arg machine_rows[] = {
 static const struct bl_arg message_rows[] = {
     {"--progress", BL_ARG_CHOICE, AT(progress), BL_PROGRESS_WORDS,
      .help = "how loading is shown on standard error; json makes every line there a JSON object"},
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+     .help = "write what each device and link did when, for ui.perfetto.dev, and print a line that "
+             "sums it up"},
     {"-v,--verbose", BL_ARG_FLAG, AT(verbose),
      .help = "print threads, kernels, and memory planned and measured"},
 };
@@ -225,6 +237,7 @@ struct bl_options bl_engine_args_machine(const struct bl_engine_args *a)
                                .cgroup_root = a->cgroup_root,
                                .machine_file = a->machine_file,
                                .device_set = a->device_set.item,
+                               .devices = a->devices,
                                .n_device_set = (uint32_t)a->device_set.n,
                                .threads = (uint32_t)a->threads,
                                .threads_prefill = (uint32_t)a->threads_prefill,
@@ -299,6 +312,23 @@ int bl_engine_args_experts(const struct bl_report *r, const struct bl_engine_arg
     return st ? bl_report_status(r, BL_STAGE_RUN, st) : BL_EXIT_OK;
 }
 
+int bl_engine_args_trace(const struct bl_report *r, const struct bl_engine_args *a,
+                         const struct bl_engine *engine)
+{
+    char *text;
+    size_t n;
+
+    if (!a->trace || !engine)
+        return BL_EXIT_OK;
+    const enum bl_status st = bl_engine_trace_json(engine, &text, &n);
+    if (st)
+        return bl_report_status(r, BL_STAGE_RUN, st);
+    const bool good = bl_out_file_save(r, a->trace, text, n);
+    free(text);
+    bl_engine_trace_describe(engine, note_line, (void *)(uintptr_t)r);
+    return good ? BL_EXIT_OK : BL_EXIT_FAILURE;
+}
+
 int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
 {
     struct bl_progress_view view;
@@ -308,6 +338,8 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .machine_file = a->machine_file,
         .plan_file = a->plan_file,
         .device_set = a->device_set.item,
+        .devices = a->devices,
+        .watchdog_s = (uint32_t)a->watchdog_s,
         .n_device_set = (uint32_t)a->device_set.n,
         .ctx_tokens = bl_engine_args_ctx(a),
         .batch_tokens = (uint32_t)a->batch_tokens,
@@ -352,5 +384,9 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
     bl_progress_end(&view, st == BL_OK);
     if (!st && a->ctx_tokens < 0)
         say_ctx(r, *out);
+    if (!st && a->trace && (st = bl_engine_trace(*out, true))) {
+        bl_close(*out);
+        *out = NULL;
+    }
     return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
 }

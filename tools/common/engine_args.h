@@ -15,11 +15,11 @@
 
 struct bl_engine_args {
     const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *plan_file, *projector;
-    const char *expert_file;
+    const char *expert_file, *devices, *trace;
     int expert_policy;                                        /* enum bl_expert_policy; -1: not given */
     struct bl_arg_texts device_set;
     int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given; context -1: max */
-    int64_t threads, threads_prefill;                         /* likewise */
+    int64_t threads, threads_prefill, watchdog_s;             /* likewise */
     bool no_bind, calibrate, no_calibrate;
     int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
     uint32_t out_tokens;                                      /* most logits rows of one step; set by the verb */
@@ -55,6 +55,8 @@ int bl_engine_args_open(struct bl_report *, const struct bl_engine_args *, struc
 void bl_engine_args_memory(const struct bl_report *, const struct bl_engine *);
 /* Writes what was counted of experts, where that was asked for; with -v tells of slots. Exit code. */
 int bl_engine_args_experts(const struct bl_report *, const struct bl_engine_args *, const struct bl_engine *);
+/* The file of --trace and its line, if there is to be one; engine NULL: it was not opened. Exit code. */
+int bl_engine_args_trace(const struct bl_report *, const struct bl_engine_args *, const struct bl_engine *);
 /* Of a failed look at the machine, whose topology or root is an option, not a model: says why. */
 int bl_engine_args_machine_code(const struct bl_report *, enum bl_status);
 /* One line each: threads with their reason, memory nodes, kernels by type. */

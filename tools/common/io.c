@@ -218,6 +218,18 @@ bool bl_out_file_commit(const struct bl_report *r, struct bl_out_file *o)
     return good;
 }
 
+bool bl_out_file_save(const struct bl_report *r, const char *path, const void *bytes, size_t n)
+{
+    struct bl_out_file file;
+
+    if (!bl_out_file_create(r, &file, path))
+        return false;
+    if (bl_out_file_write(r, &file, bytes, n))
+        return bl_out_file_commit(r, &file);
+    bl_out_file_abandon(&file);
+    return false;
+}
+
 void bl_out_file_abandon(struct bl_out_file *o)
 {
     if (o->file)

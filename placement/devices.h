@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* devices.h — devices by a list of names, planned for and opened together.
+ *
+ * Purpose   "sim0:12GiB@16GB/s,sim1": what `--devices` means. The host's CPU is device 0 whether it is named or not, the
+ *           others follow in the order of the list.
+ * Ownership the caller's machine, plan and parts.
+ * Units     bytes, bytes per second.
+ * Errors    BL_EINVAL: the list, with the item that is wrong. Otherwise as planning and opening.
+ * Threads   any.
+ */
+#ifndef BL_DEVICES_H
+#define BL_DEVICES_H
+
+#include "engine.h"
+#include "planner.h"
+
+/* Adds what the list names: NAME[NUMBER][:MEMORY][@LINK][+FAULT=N]. NULL: nothing. */
+enum bl_status bl_machine_add_devices(struct bl_machine *, const char *list);
+/* Device 0 is simulated as well, in host memory, so that all times are those of one virtual clock. */
+enum bl_status bl_machine_simulate_host(struct bl_machine *);
+/* Like bl_plan_make; with several devices by search. */
+enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *, const struct bl_machine *,
+                                   const struct bl_options *);
+/* Opens those that the plan uses and device 0. Before anything is laid on it, a pattern goes to every device and back. */
+enum bl_status bl_devices_open(struct bl_engine_parts *, const struct bl_options *);
+
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+/* Engines over simulated devices: results, memory, times as predicted, faults at every point. */
+#include "support.h"
+
+#include "devices.h"
+#include "divide.h"
+#include "sim/sim.h"
+#include "timeline.h"
+
+#include <math.h>
+
+#define MODEL BL_TEST_DATA "/reference/models/gpt-oss-mxfp4.gguf"
+enum { N_PROMPT = 16 };
+
+static void ok(enum bl_status st)
+{
+    if (st)
+        fail_msg("%s: %s", bl_status_name(st), bl_error());
+}
+
+static struct bl_options small(const char *devices)
+{
+    return (struct bl_options){.ctx_tokens = 64,
+                               .batch_tokens = 16,
+                               .ubatch_tokens = 16,
+                               .threads = 1,
+                               .exact = true,
+                               .devices = devices};
+}
+
+/* A prompt and a few tokens; the last logits are the caller's. */
+static enum bl_status speak(struct bl_engine *e, float **logits)
+{
+    struct bl_session *s, *of[N_PROMPT];
+    int32_t id[N_PROMPT];
+    enum bl_status st = bl_session_create(&s, e);
+
+    for (uint32_t i = 0; i < N_PROMPT; i++) {
+        id[i] = (int32_t)(7 * i + 3);
+        of[i] = s;
+    }
+    if (!st)
+        st = bl_decode(e, &(struct bl_batch){N_PROMPT, id, of, NULL});
+    for (uint32_t i = 0; !st && i < 3; i++)
+        st = bl_decode(e, &(struct bl_batch){1, &id[i], &s, NULL});
+    if (!st && logits) {
+        const size_t bytes = bl_engine_n_vocab(e) * sizeof **logits;
+        *logits = malloc(bytes);
+        memcpy(*logits, bl_logits(e, 0), bytes);
+    }
+    bl_session_destroy(s);
+    return st;
+}
+
+static double nmse(const float *x, const float *y, uint32_t n)
+{
+    double err = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        err += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        sum += (double)y[i] * y[i];
+    }
+    return err / sum;
+}
+
+static void lists_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *says;
+    } bad[] = {{"", "1 to 95 characters"},
+               {"sim0,", "1 to 95 characters"},
+               {"sin0", "the nearest is sim"},
+               {"sim0x", "must end in a number"},
+               {"sim64", "must end in a number"},
+               {"sim0:much", "memory of"},
+               {"sim0@fast", "link of"},
+               {"sim0+stuck", "must end in alloc"},
+               {"sim0+stuck=0", "must end in alloc"},
+               {"sim0+stuck=1x", "must end in alloc"},
+               {"sim0,sim0", "is also that of"},
+               {"cpu1", "there is one cpu"},
+               {"null0", "say how much of its memory"}};
+    for (size_t i = 0; i < BL_COUNT(bad); i++) {
+        const struct bl_options opt = small(bad[i].list);
+        struct bl_machine m;
+        assert_int_equal(bl_machine_probe(&m, &opt), BL_EINVAL);
+        if (!strstr(bl_error(), bad[i].says))
+            fail_msg("'%s': %s", bad[i].list, bl_error());
+    }
+    const struct bl_options opt = small("sim3:12GiB@4GB/s+lost=7,cpu,sim1");
+    struct bl_machine m;
+    ok(bl_machine_probe(&m, &opt));
+    assert_int_equal(m.n_devices, 3);
+    assert_string_equal(m.device[1].id, "sim3");
+    assert_true(m.device[1].usable_bytes == UINT64_C(12) << 30);
+    assert_int_equal(m.device[1].fault.kind, BL_FAULT_LOST);
+    assert_int_equal(m.device[1].fault.nth, 7);
+    assert_string_equal(m.device[2].id, "sim1");
+    assert_int_equal(m.n_links, 2);
+    assert_true(bl_link_bps(&m.link[0], 0) == 4e9);
+    bl_machine_finish(&m);
+}
+
+static void planned_is_taken(void **state)
+{
+    (void)state;
+    const struct bl_options one = small(NULL), opt = small("sim0,sim1:64MiB@1GB/s");
+    struct bl_engine *e;
+    struct bl_memory_line m;
+    float *want, *got;
+
+    ok(bl_open(&e, MODEL, &one));
+    ok(speak(e, &want));
+    const uint32_t n_vocab = bl_engine_n_vocab(e);
+    bl_close(e);
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        uint64_t s = seed, taken[3] = {0};
+        ok(simulated_open(&e, MODEL, &opt, &s));
+        ok(speak(e, &got));
+        assert_true(nmse(got, want, n_vocab) <= 1e-9);
+        for (uint32_t i = 0; i < bl_engine_memory(e, i, &m); i++) {
+            if (strcmp(m.purpose, "host") != 0 && m.planned_bytes != m.measured_bytes)
+                fail_msg("seed %llu: %s %s", (unsigned long long)seed, m.device, m.purpose);
+            for (uint32_t d = 1; d < 3; d++)
+                if (!strcmp(m.device, e->parts.machine.device[d].id))
+                    taken[d] += m.measured_bytes;
+        }
+        for (uint32_t d = 1; d < 3; d++)
+            assert_true(taken[d] && bl_sim_taken_bytes(e->parts.device[d]) == taken[d]);
+        bl_close(e);
+        free(got);
+    }
+    free(want);
+}
+
+/* On the virtual clock a step takes what is predicted, and the copies that no prediction counts:
+ * of its numbers and of the result. */
+static void times_are_those_predicted(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct bl_options opt = small("sim0@2GB/s,sim1@1GB/s");
+        uint64_t s = seed;
+        struct bl_engine *e;
+        struct bl_session *session, *of[N_PROMPT];
+        int32_t id[N_PROMPT] = {1};
+        opt.virtual_clock = true;
+        ok(simulated_open(&e, MODEL, &opt, &s));
+        ok(bl_engine_trace(e, true));
+        ok(bl_session_create(&session, e));
+        for (uint32_t i = 0; i < N_PROMPT; i++)
+            of[i] = session;
+        ok(bl_decode(e, &(struct bl_batch){N_PROMPT, id, of, NULL}));
+        const struct bl_timeline_options to = {.depth_tokens = 0};
+        struct bl_timeline line;
+        ok(bl_timeline_predict(&line, e->parts.model, &e->parts.plan, &e->parts.machine, N_PROMPT,
+                               &to));
+        struct bl_trace_device device[3];
+        struct bl_trace_sum sum;
+        ok(bl_trace_sum_up(e->sched.trace, 3, &sum, device));
+        double extra = 0;
+        for (uint32_t i = 0; i < e->sched.trace->n; i++) {
+            const struct bl_event *v = &e->sched.trace->event[i];
+            if (v->kind == BL_EVENT_COPY && v->index == UINT32_MAX)
+                extra += v->end_ns - v->begin_ns;
+        }
+        assert_int_equal(sum.n_host_bound, 0);
+        /* what the host learns last is a crossing of the prediction's; a nanosecond of rounding */
+        const double cross = 10000;
+        if (sum.ns < line.ns - cross - 10 || sum.ns > line.ns + extra + 10)
+            fail_msg("seed %llu: %.0f ns, %.0f predicted, %.0f of other copies",
+                     (unsigned long long)seed, sum.ns, line.ns, extra);
+        bl_timeline_finish(&line);
+        bl_session_destroy(session);
+        bl_close(e);
+    }
+}
+
+/* ---- faults ---- */
+
+static enum bl_status with_fault(const char *fault, uint32_t n)
+{
+    char devices[64];
+    struct bl_options opt;
+    struct bl_engine *e;
+    uint64_t seed = 3;
+
+    snprintf(devices, sizeof devices, "sim0+%s=%u,sim1", fault, n);
+    opt = small(devices);
+    opt.watchdog_s = 1;
+    BL_TRY(simulated_open(&e, MODEL, &opt, &seed));
+    const enum bl_status st = speak(e, NULL);
+    char why[256];
+    snprintf(why, sizeof why, "%s", bl_error());
+    bl_close(e);
+    return st ? bl_fail(st, "%s", why) : st;
+}
+
+static void every_fault_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t step; /* all of them where they are quick to find */
+        enum bl_status st;
+    } faults[] = {{"alloc", 1, BL_ENOMEM},
+                  {"copy", 1, BL_EDEVICE},
+                  {"submit", 1, BL_EDEVICE},
+                  {"lost", 1, BL_EDEVICE},
+                  {"stuck", 17, BL_ETIMEDOUT}};
+    for (size_t i = 0; i < BL_COUNT(faults); i++) {
+        uint32_t n = 1;
+        for (enum bl_status st; (st = with_fault(faults[i].name, n)); n += faults[i].step) {
+            if (st != faults[i].st || !strstr(bl_error(), "sim0"))
+                fail_msg("%s %u: %s: %s", faults[i].name, n, bl_status_name(st), bl_error());
+            assert_true(n < 1000);
+        }
+        assert_true(n > 1);
+    }
+    const struct bl_options opt = small("sim0,sim1"); /* the next one opens */
+    struct bl_engine *e;
+    uint64_t seed = 3;
+    ok(simulated_open(&e, MODEL, &opt, &seed));
+    ok(speak(e, NULL));
+    bl_close(e);
+}
+
+static void wrong_bytes_are_found_at_the_start(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 4; n++) {
+        assert_int_equal(with_fault("corrupt", n), BL_EDEVICE);
+        assert_non_null(strstr(bl_error(), "comes back changed"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lists_are_read),
+        cmocka_unit_test(planned_is_taken),
+        cmocka_unit_test(times_are_those_predicted),
+        cmocka_unit_test(every_fault_is_told),
+        cmocka_unit_test(wrong_bytes_are_found_at_the_start),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
