@@ -239,6 +239,7 @@ void bl_vk_device_close(struct bl_device *dev)
     if (!d)
         return;
     if (d->dev && d->vk.DestroyDevice) {
+        bl_vk_mem_free(&d->codebooks);
         for (uint32_t i = 0; i < d->n_pipelines; i++)
             d->vk.DestroyPipeline(d->dev, d->pipeline[i].handle, NULL);
         if (d->pool)
@@ -257,7 +258,7 @@ static enum bl_status vulkan_open(uint32_t index, const struct bl_device_config 
                                   struct bl_device **out)
 {
     struct bl_vk_device *d = bl_calloc(1, sizeof *d);
-    VkPhysicalDevice phys;
+    VkPhysicalDevice phys = VK_NULL_HANDLE;
     enum bl_status st;
 
     if (!d)
@@ -268,7 +269,7 @@ static enum bl_status vulkan_open(uint32_t index, const struct bl_device_config 
     pthread_mutex_init(&d->turn, NULL);
     if ((st = bl_vk_instance_open(&d->instance)) ||
         (st = find_physical(&d->instance, index, &phys, &d->facts)) ||
-        (st = create_device(d, phys)) || (st = create_parts(d))) {
+        (st = create_device(d, phys)) || (st = create_parts(d)) || (st = bl_vk_codebooks_open(d))) {
         bl_vk_device_close(&d->base);
         return st;
     }

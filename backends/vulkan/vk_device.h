@@ -46,6 +46,7 @@ struct bl_vk_device {
     VkPipelineLayout layout;
     struct bl_vk_pipeline *pipeline;
     uint32_t n_pipelines, cap_pipelines;
+    struct bl_mem codebooks;
 };
 static inline struct bl_vk_device *bl_vk_of(struct bl_device *dev)
 {
@@ -80,6 +81,11 @@ uint32_t bl_vk_kernel_find(const char *name, int type);
 enum { BL_VK_NO_TYPE = -1 };
 enum bl_status bl_vk_pipeline_get(struct bl_vk_device *, uint32_t kernel, const uint32_t spec[BL_VK_SPECS],
                                   VkPipeline *out);
+
+/* ---- vk_codebooks.c ---- */
+
+enum bl_status bl_vk_codebooks_open(struct bl_vk_device *);
+uint64_t bl_vk_codebook(const struct bl_vk_device *, int type); /* address; 0: the type has none */
 
 /* ---- vk_stream.c ---- */
 

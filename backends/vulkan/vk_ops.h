@@ -13,7 +13,7 @@
 
 #include "vk_device.h"
 
-/* As shaders/vulkan/bl.glsl has them. */
+/* As shaders/vulkan/bl.glsl has them. The last two numbers are the address of the codebook of the call's type. */
 enum { BL_VK_ADDRS = 10, BL_VK_NUMS = 12 };
 struct bl_vk_args {
     uint64_t a[BL_VK_ADDRS];

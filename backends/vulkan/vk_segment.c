@@ -103,18 +103,22 @@ static enum bl_status record(struct bl_vk_builder *b, const struct bl_vk_call *c
 {
     const struct bl_vk_fns *vk = &b->dev->vk;
     const uint32_t kernel = bl_vk_kernel_find(c->kernel, c->type);
+    const uint64_t codebook = bl_vk_codebook(b->dev, c->type);
+    struct bl_vk_args args = c->args;
     VkPipeline pipeline;
 
     if (kernel == bl_vk_n_sources)
         return bl_fail(BL_EUNSUPPORTED, "%s: there is no kernel %s for %s", b->dev->base.name,
                        c->kernel, c->type < 0 ? "it" : bl_dtypes[c->type].name);
     BL_TRY(check_groups(b, c));
+    if (codebook)
+        memcpy(args.n + BL_VK_NUMS - 2, &codebook, sizeof codebook);
     BL_TRY(bl_vk_pipeline_get(b->dev, kernel, c->spec, &pipeline));
     if (b->barrier)
         bl_vk_barrier(b->dev, b->cmd);
     vk->CmdBindPipeline(b->cmd, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    vk->CmdPushConstants(b->cmd, b->dev->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof c->args,
-                         &c->args);
+    vk->CmdPushConstants(b->cmd, b->dev->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof args,
+                         &args);
     vk->CmdDispatch(b->cmd, c->groups[0] ? c->groups[0] : 1, c->groups[1] ? c->groups[1] : 1,
                     c->groups[2] ? c->groups[2] : 1);
     return BL_OK;

@@ -7,6 +7,9 @@ uint signs_of(const uint code)
     return code | uint(bitCount(code) & 1) << 7;
 }
 
+/* An entry of the type's codebook: backends/vulkan/vk_codebooks.c. */
+uint book(const uint entry) { return uint(halves_at(packUint2x32(uvec2(arg.n[10], arg.n[11]))).v[entry]); }
+
 float with_sign(const int v, const uint negative) { return float((negative & 1u) != 0 ? -v : v); }
 
 #if TYPE == BL_IQ4_XS
@@ -23,30 +26,23 @@ void decode8(const uint64_t row, const uint i, out float w[8])
 
 #elif TYPE == BL_IQ2_XXS || TYPE == BL_IQ2_XS || TYPE == BL_IQ2_S
 const int iq2_levels[4] = {8, 25, 43, 0};
-#if TYPE == BL_IQ2_XXS
-#include "grid_iq2_xxs.glsl"
-#elif TYPE == BL_IQ2_XS
-#include "grid_iq2_xs.glsl"
-#else
-#include "grid_iq2_s.glsl"
-#endif
 void decode8(const uint64_t row, const uint i, out float w[8])
 {
     const uint g = i % 32; /* of eight elements */
 #if TYPE == BL_IQ2_XXS
     const uint64_t b = row + 66 * (i / 32), index = b + 2 + 8 * (g / 4);
     const uint a = word_at(index + 4), signs = signs_of(a >> 7 * (g % 4) & 127u), scale = a >> 28;
-    const uint entry = grid[byte_at(index + g % 4)];
+    const uint entry = book(byte_at(index + g % 4));
 #elif TYPE == BL_IQ2_XS
     const uint64_t b = row + 74 * (i / 32);
     const uint code = half_word(b + 2 + 2 * g), signs = signs_of(code >> 9);
     const uint scale = byte_at(b + 66 + g / 4) >> 4 * (g / 2 % 2) & 15u;
-    const uint entry = grid[code & 511u];
+    const uint entry = book(code & 511u);
 #else
     const uint64_t b = row + 82 * (i / 32);
     const uint high = byte_at(b + 66 + g / 4) >> 2 * (g % 4) & 3u, signs = byte_at(b + 34 + g);
     const uint scale = byte_at(b + 74 + g / 4) >> 4 * (g / 2 % 2) & 15u;
-    const uint entry = grid[byte_at(b + 2 + g) | high << 8];
+    const uint entry = book(byte_at(b + 2 + g) | high << 8);
 #endif
     const float d = half_at(b) * (0.5 + float(scale)) * 0.25;
     [[unroll]] for (uint j = 0; j < 8; j++)
@@ -56,10 +52,8 @@ void decode8(const uint64_t row, const uint i, out float w[8])
 #elif TYPE == BL_IQ3_XXS || TYPE == BL_IQ3_S
 #if TYPE == BL_IQ3_XXS
 const int levels[8] = {4, 12, 20, 28, 36, 44, 52, 62};
-#include "grid_iq3_xxs.glsl"
 #else
 const int levels[8] = {1, 3, 5, 7, 9, 11, 13, 15};
-#include "grid_iq3_s.glsl"
 #endif
 void decode8(const uint64_t row, const uint i, out float w[8])
 {
@@ -68,12 +62,12 @@ void decode8(const uint64_t row, const uint i, out float w[8])
     const uint64_t b = row + 98 * (i / 32);
     const uint a = word_at(b + 66 + 4 * (g / 4)), signs = signs_of(a >> 7 * (g % 4) & 127u);
     const float d = half_at(b) * (0.5 + float(a >> 28)) * 0.5;
-    const uint e0 = grid[byte_at(b + 2 + 2 * g)], e1 = grid[byte_at(b + 3 + 2 * g)];
+    const uint e0 = book(byte_at(b + 2 + 2 * g)), e1 = book(byte_at(b + 3 + 2 * g));
 #else
     const uint64_t b = row + 110 * (i / 32);
     const uint signs = byte_at(b + 74 + g), high = byte_at(b + 66 + g / 4) >> 2 * (g % 4);
     const float d = half_at(b) * float(1 + 2 * (byte_at(b + 106 + g / 8) >> 4 * (g / 4 % 2) & 15u));
-    const uint e0 = grid[byte_at(b + 2 + 2 * g) | (high & 1u) << 8], e1 = grid[byte_at(b + 3 + 2 * g) | (high >> 1 & 1u) << 8];
+    const uint e0 = book(byte_at(b + 2 + 2 * g) | (high & 1u) << 8), e1 = book(byte_at(b + 3 + 2 * g) | (high >> 1 & 1u) << 8);
 #endif
     [[unroll]] for (uint j = 0; j < 4; j++) {
         w[j] = d * with_sign(levels[e0 >> 3 * j & 7u], signs >> j);
@@ -82,17 +76,16 @@ void decode8(const uint64_t row, const uint i, out float w[8])
 }
 
 #elif TYPE == BL_IQ1_S || TYPE == BL_IQ1_M
-#include "grid_iq1_s.glsl"
 void decode8(const uint64_t row, const uint i, out float w[8])
 {
     const uint g = i % 32;
 #if TYPE == BL_IQ1_S
-    const uint64_t b = row + 50 * (i / 32);
+    const uint64_t b = row + 50 * (i / 32), codes = b + 2;
     const uint h = half_word(b + 34 + 2 * (g / 4)), high = h >> 3 * (g % 4) & 7u;
     const bool minus = (h & 0x8000u) != 0;
     const float d = half_at(b) * float(2 * (h >> 12 & 7u) + 1) * 0.125;
 #else
-    const uint64_t b = row + 56 * (i / 32);
+    const uint64_t b = row + 56 * (i / 32), codes = b;
     const uint h = byte_at(b + 32 + g / 2) >> 4 * (g % 2) & 15u, high = h & 7u;
     const bool minus = (h & 8u) != 0;
     uint bits = 0; /* a nibble of the scale is on top of each word of scales */
@@ -101,7 +94,7 @@ void decode8(const uint64_t row, const uint i, out float w[8])
     const uint run = g / 2, s = half_word(b + 48 + 2 * (run / 4)) >> 3 * (run % 4) & 7u;
     const float d = unpackHalf2x16(bits).x * float(2 * s + 1) * 0.125;
 #endif
-    const uint entry = grid[byte_at(b + g) | high << 8];
+    const uint entry = book(byte_at(codes + g) | high << 8);
     [[unroll]] for (uint j = 0; j < 8; j++)
         w[j] = d * float(8 * (int(entry >> 2 * j & 3u) - 1) + (minus ? -1 : 1));
 }

@@ -169,8 +169,9 @@ static void experts(const struct experts_case *c)
             w[6 + i] = ops_weight(&r, BL_F32, e, 1, 1);
     }
     const struct bl_expert_vals v = {w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8]};
-    bl_graph_experts(&r.g, x, ids, weights, &v,
-                     &(struct bl_experts_attr){.n_used = c->n_used, .glu = c->glu});
+    const struct bl_experts_attr at = {
+        .n_used = c->n_used, .parts = c->absent ? 2 : 0, .glu = c->glu};
+    bl_graph_experts(&r.g, x, ids, weights, &v, &at);
     ops_deal(&r, c->n_tok, 1, (uint32_t[]){0});
     ops_fill(&r);
     ops_fill_ids(&r, ids, e);
