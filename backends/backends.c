@@ -9,13 +9,11 @@
 #endif
 
 const struct bl_backend *const bl_backends[] = {
-    &bl_cpu_backend,
-    &bl_sim_backend,
+    &bl_cpu_backend,    &bl_sim_backend,
 #ifdef BL_VULKAN
     &bl_vulkan_backend,
 #endif
-    &bl_null_backend,
-    NULL,
+    &bl_null_backend,   NULL,
 };
 
 const struct bl_backend *bl_backend_find(const char *name)
