@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares the engine with logits recorded from an independent implementation.
  *
- *   reference_check [--scalar] [--quick] [--mode MODE] [--divide SEED] DIR NAME...   the named
- * cases reference_check [--scalar] [--quick] [--divide SEED] --all   every case of
- * $BALLAST_REFERENCE whose family is built; exit 77 without it
+ *   reference_check [--scalar] [--quick] [--mode MODE] [--divide SEED | --simulate SEED] DIR
+ * NAME... the named cases reference_check [--scalar] [--quick] [--divide SEED | --simulate SEED]
+ * --all every case of $BALLAST_REFERENCE whose family is built; exit 77 without it
  *
  * Each prompt runs in one batch, token by token and in mixed chunks (--quick, for an emulated
  * processor: in mixed chunks only), in every mode the case has a tolerance for, and in mixed chunks
@@ -12,7 +12,9 @@
  * where the recorded margin is below 0.01; quantised activations move logits by more than such
  * margins. --divide: experts of every layer lie at random on two or three devices, and all rows are
  * also held against one device's: in exact mode within an NMSE of 1e-9, with the same largest
- * logit but where its margin is small. */
+ * logit but where its margin is small. --simulate: the same, every part of every layer and every
+ * expert lying at random on the CPU and one to three simulated devices, with a plan of its own in
+ * each mode. */
 #include "divide.h"
 
 #include <cjson/cJSON.h>
@@ -38,7 +40,7 @@ static const uint32_t whole[] = {MAX_PROMPT, 0}, single[] = {1, 0}, mixed[] = {7
 static const uint32_t *const chunkings[] = {whole, single, mixed};
 static const char *const chunking_names[] = {"whole", "single", "mixed"};
 
-static bool scalar, quick, divide;
+static bool scalar, quick, divide, simulate;
 static uint64_t divide_seed;
 static const char *only_mode;
 static int n_failed, n_checked;
@@ -303,9 +305,24 @@ static bool has_mode(const cJSON *c, const char *mode)
     return false;
 }
 
+/* As fast as may be: times are not what is tested. */
+static enum bl_status open_simulated(struct bl_engine **out, const char *path,
+                                     const struct bl_options *opt)
+{
+    static const char *const devices[] = {"sim0@1TB/s", "sim0@1TB/s,sim1@1TB/s",
+                                          "sim0@1TB/s,sim1@1TB/s,sim2@1TB/s"};
+    struct bl_options with = *opt;
+
+    with.devices = devices[divide_pick(&divide_seed, 3)];
+    printf("     plan %llu on cpu,%s\n", (unsigned long long)divide_seed, with.devices);
+    return simulated_open(out, path, &with, &divide_seed);
+}
+
 static enum bl_status open_engine(struct bl_engine **out, const char *path,
                                   const struct bl_options *opt)
 {
+    if (simulate)
+        return open_simulated(out, path, opt);
     return divide ? divided_open(out, path, opt, 2 + divide_pick(&divide_seed, 2), &divide_seed)
                   : bl_open(out, path, opt);
 }
@@ -326,7 +343,7 @@ static void check_mode(const char *dir, const cJSON *c, const char *name, const 
 
     snprintf(path, sizeof path, "%s/%s", dir, cJSON_GetObjectItem(c, "file")->valuestring);
     enum bl_status st = open_engine(&r.e, path, &opt);
-    if (!st && divide && (st = bl_open(&r.one, path, &opt)))
+    if (!st && (divide || simulate) && (st = bl_open(&r.one, path, &opt)))
         bl_close(r.e);
     if (st == BL_EINVAL && mode->most > 0 && strstr(bl_error(), "; use f16"))
         return;
@@ -421,6 +438,12 @@ int main(int argc, char **argv)
         divide = true;
         divide_seed = strtoull(argv[i + 1], NULL, 10);
         printf("experts divided, seed %llu\n", (unsigned long long)divide_seed);
+        i += 2;
+    }
+    if (i + 1 < argc && !strcmp(argv[i], "--simulate")) {
+        simulate = true;
+        divide_seed = strtoull(argv[i + 1], NULL, 10);
+        printf("simulated devices, seed %llu\n", (unsigned long long)divide_seed);
         i += 2;
     }
     if (i < argc && !strcmp(argv[i], "--all"))
