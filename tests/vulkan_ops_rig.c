@@ -43,11 +43,6 @@ bool ops_is_weight(enum bl_dtype t)
     return bl_dtypes[t].act != BL_ACT_NONE;
 }
 
-bool ops_is_codebook(enum bl_dtype t)
-{
-    return !strncmp(bl_dtypes[t].name, "iq", 2) && t != BL_IQ4_NL && t != BL_IQ4_XS;
-}
-
 /* ---- building ---- */
 
 void ops_open(struct rig *r)

@@ -46,7 +46,6 @@ void ops_deal(struct rig *, uint32_t n_tok, uint32_t n_seq, const uint32_t *from
 
 /* What a weight may be. */
 bool ops_is_weight(enum bl_dtype);
-bool ops_is_codebook(enum bl_dtype); /* long to compile where a CPU is the device */
 static inline const char *ops_name(enum bl_dtype t) { return bl_dtypes[t].name; }
 #define OPS_N(a) (sizeof(a) / sizeof *(a))
 

@@ -3,26 +3,35 @@
 /* CHOOSE, the rows of the largest scores in ascending order; a work group has a token.
  *   a: scores, y, params, room   n: kept, tokens of a group, rows of a sequence   groups: tokens
  * Where one score divides the best from the others it is looked for by halves. Where equal scores lie on both sides, one
- * invocation does what the law says (core/graph.h, bl_choose_attr), with a heap of {score, row} in the room. */
+ * invocation does what the law says (core/graph.h, bl_choose_attr), with a heap of {score, row} in the room; what is in it
+ * at the end gets a mark for a score. */
 #extension GL_GOOGLE_include_directive : require
 #include "bl.glsl"
 
 layout(local_size_x = 128) in;
+layout(buffer_reference, buffer_reference_align = 4, scalar) coherent buffer marks_at { uint v[]; };
+const uint MARK = 0x7fc00000u; /* not a number: no score is */
 shared uint part[128];
 
 floats_at score;
+marks_at mark;
 words_at y;
 uint64_t heap;
 
 /* Floats in their order, as whole numbers, and back. */
 float float_of(const int key) { return intBitsToFloat(key < 0 ? key ^ 0x7fffffff : key); }
 
-uint count_from(const uint n, const float least)
+bool stays(const uint i, const float least, const bool marked)
+{
+    return marked ? mark.v[i] == MARK : score.v[i] >= least;
+}
+
+uint count_from(const uint n, const float least, const bool marked)
 {
     const uint me = gl_LocalInvocationIndex, each = (n + 127) / 128;
     uint sum = 0;
     for (uint i = me * each; i < min(n, (me + 1) * each); i++)
-        sum += uint(score.v[i] >= least);
+        sum += uint(stays(i, least, marked));
     barrier();
     part[me] = sum;
     barrier();
@@ -32,15 +41,15 @@ uint count_from(const uint n, const float least)
     return all;
 }
 
-/* part[] holds how many reach `least` in each invocation's share. */
-void list_from(const uint n, const float least)
+/* part[] holds how many stay of each invocation's share. */
+void list_from(const uint n, const float least, const bool marked)
 {
     const uint me = gl_LocalInvocationIndex, each = (n + 127) / 128;
     uint at = 0;
     for (uint i = 0; i < me; i++)
         at += part[i];
     for (uint i = me * each; i < min(n, (me + 1) * each); i++)
-        if (score.v[i] >= least)
+        if (stays(i, least, marked))
             y.v[at++] = i;
 }
 
@@ -77,15 +86,8 @@ void by_heap(const uint n, const uint kept)
     for (uint i = kept; i < n; i++)
         if (score.v[i] > heap_score(0))
             settle(kept, 0, score.v[i], i);
-    uint found = 0; /* of rows that stay: in order, by looking for each */
-    for (uint i = 0; i < n && found < kept; i++) {
-        bool stays = false;
-        if (score.v[i] >= heap_score(0))
-            for (uint k = 0; k < kept && !stays; k++)
-                stays = heap_row(k) == i;
-        if (stays)
-            y.v[found++] = i;
-    }
+    for (uint k = 0; k < kept; k++)
+        mark.v[heap_row(k)] = MARK;
 }
 
 void main()
@@ -95,6 +97,7 @@ void main()
         return;
     const uint n = (pos_of(arg.a[2], t) + 1) / arg.n[1];
     score = floats_at(arg.a[0] + 4 * uint64_t(arg.n[2]) * t);
+    mark = marks_at(uint64_t(score));
     y = words_at(arg.a[1] + 4 * uint64_t(kept) * t);
     heap = arg.a[3] + 8 * uint64_t(kept) * t;
     if (n <= kept) {
@@ -106,9 +109,9 @@ void main()
     int below = int(0xff800000u) ^ 0x7fffffff, above = 0x7f800001;
     while (above - 1 > below) {
         const int middle = int((int64_t(below) + int64_t(above)) >> 1);
-        const uint reach = count_from(n, float_of(middle));
+        const uint reach = count_from(n, float_of(middle), false);
         if (reach == kept) {
-            list_from(n, float_of(middle));
+            list_from(n, float_of(middle), false);
             return;
         }
         if (reach > kept)
@@ -118,4 +121,8 @@ void main()
     }
     if (me == 0)
         by_heap(n, kept);
+    memoryBarrierBuffer();
+    barrier();
+    count_from(n, 0, true);
+    list_from(n, 0, true);
 }

@@ -348,6 +348,15 @@ static const struct CMUnitTest tests[] = {
     {"heads", ops_heads, NULL, NULL, NULL},
     {"experts", ops_experts, NULL, NULL, NULL},
     {"experts_kinds", ops_experts_kinds, NULL, NULL, NULL},
+    {"kv_store", ops_kv_store, NULL, NULL, NULL},
+    {"attention", ops_attention, NULL, NULL, NULL},
+    {"attention_long", ops_attention_long, NULL, NULL, NULL},
+    {"attention_groups", ops_attention_groups, NULL, NULL, NULL},
+    {"choose", ops_choose, NULL, NULL, NULL},
+    {"choose_ties", ops_choose_ties, NULL, NULL, NULL},
+    {"compress", ops_compress, NULL, NULL, NULL},
+    {"short_conv", ops_short_conv, NULL, NULL, NULL},
+    {"delta_rule", ops_delta_rule, NULL, NULL, NULL},
 };
 
 int main(int argc, char **argv)

@@ -17,7 +17,7 @@ static uint32_t lengths_of(enum bl_dtype t, uint32_t out[4])
     return 3;
 }
 
-/* Calls fn for every type and length; of codebooks one length unless all is asked for. */
+/* Calls fn for every type and length; i counts the calls. */
 static void each(void (*fn)(enum bl_dtype, uint32_t k, uint32_t i))
 {
     uint32_t k[4], i = 0;
@@ -26,8 +26,7 @@ static void each(void (*fn)(enum bl_dtype, uint32_t k, uint32_t i))
             continue;
         const uint32_t n = lengths_of(t, k);
         for (uint32_t l = 0; l < n; l++)
-            if (ops.all || !ops_is_codebook(t) || l == 1)
-                fn(t, k[l], i++);
+            fn(t, k[l], i++);
     }
 }
 
@@ -77,8 +76,7 @@ static void few_products(enum bl_dtype t, uint32_t k, uint32_t i)
 {
     product(t, k, 1, outs[i % OPS_N(outs)], i);
     product(t, k, 9 + 56 * (i % 2), outs[(i + 2) % OPS_N(outs)], i + 1);
-    if (!ops_is_codebook(t))
-        product(t, k, 5, outs[(i + 3) % OPS_N(outs)], i + 2);
+    product(t, k, 5, outs[(i + 3) % OPS_N(outs)], i + 2);
 }
 
 static void all_products(enum bl_dtype t, uint32_t k, uint32_t i)
@@ -129,9 +127,8 @@ static void some_heads(enum bl_dtype t, uint32_t k, uint32_t i)
         {5, 3, 0, 1, 0, true},   {65, 2, 7, 9, 2, true},  {9, 3, 2, 1, 1, false},
         {33, 3, 0, 9, 3, false}, {8, 4, 3, 66, 4, false}, {64, 1, 0, 70, 1, true},
     };
-    const uint32_t n = ops_is_codebook(t) && !ops.all ? 1 : OPS_N(cases);
-    for (uint32_t c = 0; c < n; c++)
-        if (ops.all || (c + i) % 2 == 0 || n == 1)
+    for (uint32_t c = 0; c < OPS_N(cases); c++)
+        if (ops.all || (c + i) % 2 == 0)
             heads(t, k, &cases[c]);
 }
 
@@ -193,8 +190,7 @@ static void some_experts(enum bl_dtype t, uint32_t k, uint32_t i)
         c.absent = absent[(i + many) % OPS_N(absent)];
         c.extras = (i + many) % 4;
         c.glu.kind = i % 2 ? BL_GLU_SILU : BL_GLU_GELU_TANH;
-        if (ops.all || !many || !ops_is_codebook(t))
-            experts(&c);
+        experts(&c);
     }
 }
 
