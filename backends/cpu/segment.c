@@ -116,9 +116,10 @@ static void *room(struct bl_cpu_builder *b, void *array, uint32_t n, uint32_t *c
 static void touch(struct bl_cpu_builder *b, const struct bl_cpu_access *a)
 {
     struct bl_cpu_access *grown = room(b, b->access, b->n_access, &b->cap_access, sizeof *grown);
+    if (grown)
+        b->access = grown; /* after an earlier failure, too: the old block is gone */
     if (!grown || b->status)
         return;
-    b->access = grown;
     for (uint32_t i = 0; i < b->own_access; i++)
         if (conflict(&b->access[i], a)) {
             require_barrier(b);
