@@ -49,6 +49,7 @@ need git git
 need glslangValidator glslang-tools
 need_lib vulkan libvulkan-dev
 [ -e /usr/share/vulkan/icd.d ] || need_packages mesa-vulkan-drivers
+[ -e /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json ] || need_packages vulkan-validationlayers
 need_install
 
 # The build for 64-bit Arm wants libraries of a second architecture. Adding one changes how apt sees the whole machine:
