@@ -299,7 +299,8 @@ static struct bl_bound *bind(const struct image *m, uint64_t *addr)
     return bound;
 }
 
-static void run_there(struct image *m)
+/* False: the device refused, as it may. */
+static bool run_there(struct image *m)
 {
     const struct bl_device_ops *o = ops.dev->ops;
     const uint32_t n = m->r->g.n_nodes - m->r->first;
@@ -311,6 +312,12 @@ static void run_there(struct image *m)
     memcpy(ops.host.host, m->before, (size_t)m->end);
     enum bl_status st =
         o->segment_build(ops.dev, &m->r->g, bound, n, &m->scratch, &m->params, &seg);
+    if (st == BL_ELIMIT && ops.may_refuse) {
+        printf("%s: refused: %s\n", m->what, bl_error());
+        free(bound);
+        free(addr);
+        return false;
+    }
     if (st)
         fail_msg("%s: %s: %s", m->what, bl_status_name(st), bl_error());
     rig_ok(o->copy(ops.stream, &ops.mem, 0, &ops.host, 0, (size_t)m->end));
@@ -323,6 +330,7 @@ static void run_there(struct image *m)
     o->segment_free(seg);
     free(bound);
     free(addr);
+    return true;
 }
 
 /* ---- what came of it ---- */
@@ -341,7 +349,8 @@ static bool one_step(enum bl_dtype type, const float *block, uint32_t n, float a
     return fabsf(a - b) <= step * 1.01f;
 }
 
-static void compare_rows(const struct image *m, bl_val v, const uint8_t *got)
+/* most: elements that may be rounded to the other side. */
+static void compare_rows(const struct image *m, bl_val v, const uint8_t *got, uint64_t most)
 {
     const struct bl_value *w = &m->r->g.vals[v];
     const uint64_t rows = (uint64_t)w->ne[1] * w->ne[2],
@@ -360,7 +369,7 @@ static void compare_rows(const struct image *m, bl_val v, const uint8_t *got)
                          (double)b[e], (double)a[e]);
         }
     }
-    if (other > 4 + rows * w->ne[0] / 256)
+    if (other > most)
         fail_msg("%s: %llu elements of the state are rounded to their neighbours", m->what,
                  (unsigned long long)other);
     free(a);
@@ -393,7 +402,11 @@ static void compare(const struct image *m, const struct bl_node *n, unsigned d)
     const uint8_t *got = (const uint8_t *)ops.host.host + m->off[v];
     const uint64_t rows = n->op == BL_OP_GATHER_ROWS ? m->r->step.n_out : m->r->step.n_tok;
     if (w->origin == BL_STATE_ROWS && w->type != BL_F32) {
-        compare_rows(m, v, got);
+        /* Halves are made by whole numbers; scales of blocks by divisions, which drivers may round.
+         */
+        const bool sure =
+            bl_dtypes[w->type].block_elems == 1 && made_before(m->r, bl_node_src(&m->r->g, n, 0));
+        compare_rows(m, v, got, sure ? 0 : 4 + bl_value_bytes(w) / 256);
     } else if (w->type == BL_F32) {
         const uint64_t all = w->origin == BL_STATE_ROWS ? (uint64_t)w->ne[1] * w->ne[2] : rows;
         compare_floats(m, v, (const float *)(const void *)got, w->ne[0] * all);
@@ -437,12 +450,14 @@ void ops_check(struct rig *r, const char *what, ...)
     assert_non_null(m.before);
     rig_params(r);
     place_all(&m);
-    run_there(&m);
-    rig_ok(rig_run(r));
-    for (uint32_t i = r->first; i < r->g.n_nodes; i++)
-        for (unsigned d = 0; d < r->g.nodes[i].n_dst; d++)
-            compare(&m, &r->g.nodes[i], d);
-    check_untouched(&m);
+    if (run_there(&m)) {
+        rig_ok(rig_run(r));
+        for (uint32_t i = r->first; i < r->g.n_nodes; i++)
+            for (unsigned d = 0; d < r->g.nodes[i].n_dst; d++)
+                compare(&m, &r->g.nodes[i], d);
+        check_untouched(&m);
+    }
+    ops.may_refuse = false;
     free(m.before);
     rig_close(r);
     ops.n_cases++;

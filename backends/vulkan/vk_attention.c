@@ -2,8 +2,8 @@
 /* ATTENTION and ATTENTION_GROUPS. */
 #include "vk_ops.h"
 
-enum { Q, K, V, SINKS, ROWS, CHOSEN };                        /* sources */
-enum { LEAST_SPLIT = 256, MOST_SPLITS = 32, MOST_DV = 1024 }; /* rows; attention.comp */
+enum { Q, K, V, SINKS, ROWS, CHOSEN };                                    /* sources */
+enum { LEAST_SPLIT = 256, MOST_SPLITS = 32, MOST_DV = 1024, KEYS = 128 }; /* rows; attention.comp */
 
 bool bl_vk_holds_kv(uint8_t type)
 {
@@ -66,6 +66,20 @@ static void merge(struct bl_vk_builder *b, uint32_t splits)
     bl_vk_emit(b, &c);
 }
 
+/* Of one split, by the loops of attention.comp, each with the turn that ends it. */
+static uint64_t turns(const struct bl_vk_builder *b, uint32_t splits)
+{
+    const struct bl_attention_attr *at = bl_vk_attr(b);
+    const uint32_t rows = bl_vk_src(b, K)->ne[1], own = (at->dv + 127) / 128;
+    uint64_t all = at->window && at->window < rows ? at->window : rows;
+    if (bl_node_src(b->graph, b->node, CHOSEN))
+        all += bl_vk_src(b, CHOSEN)->ne[0];
+    else if (bl_node_src(b->graph, b->node, ROWS))
+        all += bl_vk_src(b, ROWS)->ne[1];
+    return (all / splits / KEYS + 1) *
+           (KEYS * (2 + own) + own + at->dk + 3 * b->dev->facts.subgroup + 32);
+}
+
 static void attention_emit(struct bl_vk_builder *b)
 {
     const struct bl_attention_attr *at = bl_vk_attr(b); /* ATTENTION_GROUPS begins with it */
@@ -88,6 +102,7 @@ static void attention_emit(struct bl_vk_builder *b)
     c.groups[0] = at->n_head;
     c.groups[1] = bl_vk_src(b, Q)->ne[1];
     c.groups[2] = splits;
+    bl_vk_turns(b, turns(b, splits));
     bl_vk_emit(b, &c);
     if (splits > 1)
         merge(b, splits);

@@ -49,6 +49,9 @@ static void delta_emit(struct bl_vk_builder *b)
               bl_vk_float(at->scale), bl_vk_src(b, 5)->ne[1], bl_vk_src(b, 0)->ne[0]}};
     c.groups[0] = bl_vk_groups(at->dv, BL_VK_GROUP / b->dev->facts.subgroup);
     c.groups[1] = at->n_head_v;
+    /* a token: nine loops over what an invocation has of a row, each with the turn that ends it */
+    bl_vk_turns(b, (uint64_t)bl_vk_src(b, 0)->ne[1] *
+                       (9 * (uint64_t)(at->dk / b->dev->facts.subgroup + 2) + 1));
     bl_vk_emit(b, &c);
 }
 

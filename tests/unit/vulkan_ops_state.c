@@ -28,6 +28,8 @@ static void hard_to_store(struct rig *r, bl_val v)
                 *e = ldexpf(*e, (int)rig_pick(r, 40) - 28);
             else if (t % 4 == 2)
                 *e = floorf(*e * 4096) / 4096;
+            else if (t % 8 == 7)
+                *e = ldexpf(floorf(*e * 64), -25);
             else if (t % 8 == 3)
                 *e = i / 32 % 2 ? -0.0f : *e;
         }
@@ -192,9 +194,19 @@ void ops_attention_long(void **state)
         {BL_F16, BL_F16, 2, 2, 64, 64, 2000, 0, 64, 2, {1900, 700}, true, false, true},
         {BL_F16, BL_F16, 4, 2, 64, 64, 700, 0, 9, 1, {690}, true, false, true},
     };
+    static const struct attention_case endless[] = {
+        {BL_F16, BL_F16, 1, 1, 32, 32, 17400, 0, 9, 1, {17380}, true, false, true},
+        {BL_F16, BL_F16, 1, 1, 576, 512, 5800, 0, 9, 1, {5700}, false, true, true},
+        {BL_F16, BL_F16, 1, 1, 32, 32, 40000, 0, 9, 1, {39000}, true, false, true},
+        {BL_F16, BL_F16, 1, 1, 576, 512, 7000, 0, 9, 1, {6900}, false, true, true},
+    };
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)
         attention(&cases[i]);
+    for (uint32_t i = 0; i < OPS_N(endless); i++) {
+        ops.may_refuse = true;
+        attention(&endless[i]);
+    }
 }
 
 /* ---- ATTENTION_GROUPS ---- */
@@ -453,4 +465,6 @@ void ops_delta_rule(void **state)
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)
         delta_rule(&cases[i]);
+    ops.may_refuse = true;
+    delta_rule(&(struct delta_case){1, 1, 256, 3, 0, 1, 300, 2, {0, 3}});
 }
