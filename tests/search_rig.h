@@ -18,6 +18,10 @@
 
 #include <math.h>
 
+#ifndef BL_TEST_MACHINES
+#define BL_TEST_MACHINES "configs/machines"
+#endif
+
 struct rig {
     struct bl_synth *synth;
     struct bl_model *model;

@@ -22,13 +22,15 @@ enum { N = 1100, BACK = 5, MOST_VOCAB = 1 << 17 };
 /* Rounding of sums in another order: steps of few tokens and of many use different kernels, and
  * attention of many may round values to 16 bits. Quantised activations make of it, now and then,
  * another whole number, and a model of random weights is often undecided between two
- * experts: 6.2e-3 at most was seen where one was chosen otherwise. What a row sees and where it
- * lies is held by the exact mode. */
+ * experts: where another one was chosen a row has little in common, which 5 rows of 100 may (40 of
+ * 1,100 at most were seen). Others are held by what nine rows of ten stay below: 5.5e-3 at most was
+ * seen, and 4.9e-3 of float weights, where only the cache and such values are rounded. What a row
+ * sees and where it lies is held by the exact mode. */
 #define MOST_EXACT 1e-10
-#define MOST_NATIVE 1e-2
-/* Of float weights only the cache and such values are rounded; with another expert 3.4e-3 at most.
- */
+#define MOST_NATIVE 8e-3
 #define MOST_FLOAT 6e-3
+#define OTHER_EXPERT 0.05
+#define MOST_OTHERS (5 * N / 100)
 
 struct run {
     struct bl_engine *e;
@@ -131,13 +133,43 @@ static double distance(const float *x, const float *y, size_t n)
     return isfinite(err) && all > 0 ? err / all : INFINITY;
 }
 
-static void report(const char *name, const char *mode, const struct run *r, double most, double got)
+/* Of rows: what nine of ten stay below, and how many have little in common. */
+struct distances {
+    double most;
+    uint32_t n_others;
+};
+
+static int by_size(const void *a, const void *b)
 {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static struct distances distances_of(const struct run *x, const struct run *y)
+{
+    static double row[N];
+    struct distances d = {0};
+    for (size_t t = 0; t < N; t++) {
+        const size_t at = t * y->n_vocab;
+        row[t] = distance(x->rows + at, y->rows + at, y->n_vocab);
+        d.n_others += !(row[t] <= OTHER_EXPERT);
+    }
+    qsort(row, N, sizeof *row, by_size);
+    d.most = row[9 * N / 10];
+    return d;
+}
+
+static void report(const char *name, const char *mode, const struct run *r, double most,
+                   const struct distances *got)
+{
+    const bool good = got->most <= most && got->n_others <= MOST_OTHERS;
     n_checked++;
-    n_failed += !(got <= most);
-    printf("%s %s %s: %u steps, %u taken back, NMSE %.1e of %.0e%s\n",
-           got <= most ? "ok  " : "FAIL", name, mode, r->n_steps, r->n_taken_back, got, most,
-           got > 0 ? "" : ", the same bits");
+    n_failed += !good;
+    printf(
+        "%s %s %s: %u steps, %u taken back, NMSE of nine rows in ten %.1e of %.0e, %u of %d rows "
+        "otherwise%s\n",
+        good ? "ok  " : "FAIL", name, mode, r->n_steps, r->n_taken_back, got->most, most,
+        got->n_others, N, got->most > 0 || got->n_others ? "" : ", the same bits");
 }
 
 static double most_of(const char *name, bool exact)
@@ -160,9 +192,10 @@ static void check_mode(const char *path, const char *name, bool exact)
     good = good && !feed(&whole, ids, N, whole.rows);
     for (uint32_t k = 0; good && k < n_rounds; k++) {
         good = run_open(&cut, path, exact, ubatches[k % 2]) && !feed_in_chunks(&cut, ids);
-        if (good)
-            report(name, mode, &cut, most,
-                   distance(cut.rows, whole.rows, (size_t)N * whole.n_vocab));
+        if (good) {
+            const struct distances got = distances_of(&cut, &whole);
+            report(name, mode, &cut, most, &got);
+        }
         run_close(&cut);
     }
     if (!good) {
