@@ -384,7 +384,7 @@ static void compare_floats(const struct image *m, bl_val v, const float *got, ui
         const double d = (double)got[i] - (double)want[i];
         err += d * d;
         sum += (double)want[i] * (double)want[i];
-        if (!(d * d <= worst)) {
+        if (!isnan(worst) && !(d * d <= worst)) {
             worst = d * d;
             at = i;
         }
