@@ -39,7 +39,8 @@ void bl_cpu_profile_set(struct bl_device *dev, bool on, bool from_zero)
     d->profile.on = on;
     for (uint32_t i = 0; from_zero && i < d->profile.n; i++) {
         struct bl_cpu_kind *k = &d->profile.kind[i];
-        k->steps = k->barriers = k->run_ns = k->wait_ns = 0;
+        k->steps = k->run_ns = 0;
+        k->barriers = k->wait_ns = 0;
     }
     pthread_mutex_unlock(&d->turn);
 }

@@ -26,8 +26,8 @@
 enum { BL_CPU_KINDS = 128 };
 struct bl_cpu_kind {
     uint8_t op, head, type;
-    uint64_t barriers, wait_ns;      /* thread 0 counts */
-    _Atomic uint64_t steps, run_ns;   /* others, too */
+    uint64_t barriers, wait_ns;     /* thread 0 counts */
+    _Atomic uint64_t steps, run_ns; /* others, too */
 };
 struct bl_cpu_profile {
     bool on;
