@@ -282,7 +282,10 @@ static void close_phases(struct bl_pool *p)
     atomic_store(&p->open, 0);
     for (uint32_t i = 0; i < p->n_started[FEW] + p->n_started[REST]; i++)
         for (uint32_t n = 0; atomic_load(&p->worker[i].inside); n++)
-            n < PAUSES_FIRST ? BL_PAUSE() : (void)sched_yield();
+            if (n < PAUSES_FIRST)
+                BL_PAUSE();
+            else
+                sched_yield();
 }
 
 /* ---- jobs ---- */
