@@ -19,12 +19,12 @@ clang)
         exit 77
     fi
     options=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER=clang -DBL_WERROR=ON -DBL_FUZZ=ON)
-    select=(-R '^(unit|kernels|fuzz)')
+    select=(-R '^(unit|kernels|fuzz)' -E '^unit\.vulkan_ops\.')
     ;;
 asan)
     options+=(-DBL_SANITIZE='address,undefined')
     # not what looks at sources only, nor one test more than once
-    select=(-L tier1 -E '^(format|headers|layers|loc|unit\.vulkan_ops\..*|e2e\.simulate\..*\.[2-9])$')
+    select=(-L tier1 -E '^(format|headers|layers|loc|unit\.vulkan_ops\..*)$')
     ;;
 tsan)
     options+=(-DBL_SANITIZE=thread -DBL_VULKAN=OFF) # a software driver's own threads are not ours to check
