@@ -94,15 +94,5 @@ void bl_stream_cancel(struct bl_stream *);
 void bl_stream_trace(struct bl_stream *, struct bl_lapse_log *);
 void bl_stream_patience(struct bl_stream *, uint64_t ns);
 
-static inline bool bl_mem_inside(const struct bl_mem *m, size_t off, size_t bytes)
-{
-    return off <= m->bytes && bytes <= m->bytes - off;
-}
-static inline const struct bl_device_ops *bl_point_ops(struct bl_point p)
-{
-    struct bl_device *dev; /* every backend's streams begin with theirs */
-    memcpy(&dev, p.stream, sizeof dev);
-    return dev->ops;
-}
 
 #endif

@@ -28,6 +28,10 @@ struct bl_mem {
     void *impl;              /* backend's own */
 };
 struct bl_point { struct bl_stream *stream; uint32_t value; }; /* "stream reached value" */
+static inline bool bl_mem_inside(const struct bl_mem *m, size_t off, size_t bytes)
+{
+    return off <= m->bytes && bytes <= m->bytes - off;
+}
 
 /* When a stream did a command: copy, fill, signal, wait or segment, in the order they were enqueued. */
 struct bl_lapse {
@@ -107,6 +111,12 @@ struct bl_device {
     uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
 };
+static inline const struct bl_device_ops *bl_point_ops(struct bl_point p)
+{
+    struct bl_device *dev; /* every backend's streams begin with theirs */
+    memcpy(&dev, p.stream, sizeof dev);
+    return dev->ops;
+}
 
 enum { BL_FEW_TOKENS = 8 };  /* up to here a step waits for memory, beyond for arithmetic */
 struct bl_device_config {    /* what the plan asks of a device at open */

@@ -359,6 +359,11 @@ bool bl_dtype_can_encode(enum bl_dtype type)
     return type == BL_F32 || type == BL_F16 || type == BL_BF16 || encoder(type);
 }
 
+bool bl_dtype_can_cache(enum bl_dtype type)
+{
+    return bl_dtypes[type].act != BL_ACT_NONE && bl_dtype_can_encode(type);
+}
+
 void bl_dtype_encode(enum bl_dtype type, uint64_t k, void *dst, const float *src)
 {
     const struct bl_dtype_info *info = &bl_dtypes[type];

@@ -40,6 +40,7 @@ uint64_t bl_dtype_row_bytes(enum bl_dtype, uint64_t k);
 void bl_dtype_decode(enum bl_dtype, uint64_t k, float *dst, const void *src);
 /* Encodes to F32, F16, BF16, Q8_0, Q8_1, Q8_K, Q4_0 (KV caches, activations). Others: bl_dtype_can_encode is false. */
 bool bl_dtype_can_encode(enum bl_dtype);
+bool bl_dtype_can_cache(enum bl_dtype); /* of them those that dots take as weights: rows of state */
 void bl_dtype_encode(enum bl_dtype, uint64_t k, void *dst, const float *src);
 
 float bl_f16_to_f32(uint16_t);

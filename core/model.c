@@ -333,7 +333,7 @@ enum bl_status bl_model_keep(struct bl_model *m, const struct bl_state_desc *d, 
                              int32_t *index)
 {
     const struct bl_dtype_info *type = &bl_dtypes[d->type];
-    if (type->act == BL_ACT_NONE || !bl_dtype_can_encode(d->type))
+    if (!bl_dtype_can_cache(d->type))
         return bl_fail(BL_EINVAL, "cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed",
                        type->name);
     if (run % type->block_elems || d->row_elems % type->block_elems)
@@ -364,7 +364,7 @@ static enum bl_status keep_heads(struct bl_model *m, int layer, char what, enum 
                               .window = l->window,
                               .row_elems = l->n_head_kv * head_elems,
                               .slack_rows = l->window ? m->opt.slack_tokens : 0};
-    if (bl_dtypes[type].act == BL_ACT_NONE || !bl_dtype_can_encode(type))
+    if (!bl_dtype_can_cache(type))
         return bl_fail(BL_EINVAL, "%c cache type %s: f32, f16, bf16, q8_0 or q4_0 is needed", what,
                        bl_dtypes[type].name);
     if (head_elems % bl_dtypes[type].block_elems)

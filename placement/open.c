@@ -18,7 +18,7 @@ static enum bl_status kv_type(const char *flag, const char *name, const struct b
     enum bl_status st = name && strcmp(name, "auto") != 0 ? bl_dtype_by_name(name, &t) : BL_OK;
     if (st)
         return bl_fail_in(st, "%s", flag);
-    if (!bl_dtype_can_encode(t) || bl_dtypes[t].act == BL_ACT_NONE)
+    if (!bl_dtype_can_cache(t))
         return bl_fail(BL_EINVAL, "%s %s: a KV cache can be f32, f16, bf16, q8_0 or q4_0", flag,
                        name);
     *out = (uint8_t)t;

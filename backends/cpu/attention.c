@@ -176,19 +176,13 @@ static void attention_emit(struct bl_cpu_builder *b)
         bl_cpu_writes(b, 0);
 }
 
-static bool holds_kv(uint8_t type)
-{
-    return type == BL_F32 || type == BL_F16 || type == BL_BF16 || type == BL_Q8_0 ||
-           type == BL_Q4_0;
-}
-
 /* A head of K or V must be whole blocks of its type. */
 static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
 {
     const struct bl_attention_attr *at = bl_node_attr(g, n);
     const struct bl_value *k = &g->vals[bl_node_src(g, n, K)], *v = &g->vals[bl_node_src(g, n, V)];
-    return holds_kv(k->type) && holds_kv(v->type) && bl_dtype_row_bytes(k->type, at->dk) &&
-           bl_dtype_row_bytes(v->type, at->dv);
+    return bl_dtype_can_cache(k->type) && bl_dtype_can_cache(v->type) &&
+           bl_dtype_row_bytes(k->type, at->dk) && bl_dtype_row_bytes(v->type, at->dv);
 }
 
 static uint64_t attention_scratch(const struct bl_caps *caps, const struct bl_graph *g,

@@ -261,9 +261,7 @@ static void choose_emit(struct bl_cpu_builder *b)
 
 static bool choose_supports(const struct bl_graph *g, const struct bl_node *n)
 {
-    const uint8_t type = g->vals[bl_node_src(g, n, 2)].type;
-    return type == BL_F32 || type == BL_F16 || type == BL_BF16 || type == BL_Q8_0 ||
-           type == BL_Q4_0;
+    return bl_dtype_can_cache(g->vals[bl_node_src(g, n, 2)].type);
 }
 
 static uint64_t choose_scratch(const struct bl_caps *caps, const struct bl_graph *g,

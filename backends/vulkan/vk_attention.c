@@ -5,17 +5,11 @@
 enum { Q, K, V, SINKS, ROWS, CHOSEN };                                    /* sources */
 enum { LEAST_SPLIT = 256, MOST_SPLITS = 32, MOST_DV = 1024, KEYS = 128 }; /* rows; attention.comp */
 
-bool bl_vk_holds_kv(uint8_t type)
-{
-    return type == BL_F32 || type == BL_F16 || type == BL_BF16 || type == BL_Q8_0 ||
-           type == BL_Q4_0;
-}
-
 static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
 {
     const struct bl_attention_attr *at = bl_node_attr(g, n);
     const struct bl_value *k = &g->vals[bl_node_src(g, n, K)], *v = &g->vals[bl_node_src(g, n, V)];
-    return bl_vk_holds_kv(k->type) && bl_vk_holds_kv(v->type) && at->dv <= MOST_DV &&
+    return bl_dtype_can_cache(k->type) && bl_dtype_can_cache(v->type) && at->dv <= MOST_DV &&
            bl_dtype_row_bytes(k->type, at->dk) && bl_dtype_row_bytes(v->type, at->dv);
 }
 

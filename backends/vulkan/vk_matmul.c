@@ -103,7 +103,7 @@ static void heads_emit(struct bl_vk_builder *b)
     const struct bl_value *w = bl_vk_src(b, 0), *x = bl_vk_src(b, 1);
     const bl_val scale = bl_node_src(b->graph, b->node, 2);
     const struct product p = {
-        w, w->ne[0], w->ne[1], x->ne[1], w->ne[2], x->ne[0], b->graph->vals[b->node->dst[0]].ne[0]};
+        w, w->ne[0], w->ne[1], x->ne[1], w->ne[2], x->ne[0], bl_vk_dst(b, 0)->ne[0]};
     struct bl_vk_call c = product_call(&p);
 
     c.args.a[0] = bl_vk_weight(b, 0);

@@ -16,11 +16,6 @@ static uint32_t rows_of(const struct bl_vk_builder *b, unsigned src)
     return bl_vk_src(b, src)->ne[1];
 }
 
-static const struct bl_value *dst_of(const struct bl_vk_builder *b, unsigned dst)
-{
-    return &b->graph->vals[b->node->dst[dst]];
-}
-
 /* ---- EMBED, GATHER_ROWS ---- */
 
 static bool decodes(const char *kernel, const struct bl_graph *g, const struct bl_node *n,
@@ -46,7 +41,7 @@ static void embed_emit(struct bl_vk_builder *b)
                                        (uint32_t)bl_dtype_row_bytes(table->type, table->ne[0]),
                                        bl_vk_float(at->scale)}};
     c.groups[0] = bl_vk_groups(table->ne[0], 8 * 64);
-    c.groups[1] = dst_of(b, 0)->ne[1];
+    c.groups[1] = bl_vk_dst(b, 0)->ne[1];
     bl_vk_emit(b, &c);
 }
 
@@ -57,7 +52,7 @@ static void gather_emit(struct bl_vk_builder *b)
     c.args = (struct bl_vk_args){.a = {bl_vk_reads(b, 0), bl_vk_writes(b, 0), b->params},
                                  .n = {n_of(b, 0)}};
     c.groups[0] = bl_vk_groups(n_of(b, 0), BL_VK_GROUP);
-    c.groups[1] = dst_of(b, 0)->ne[1];
+    c.groups[1] = bl_vk_dst(b, 0)->ne[1];
     bl_vk_emit(b, &c);
 }
 
@@ -102,7 +97,7 @@ static void angles_emit(struct bl_vk_builder *b)
                                        bl_vk_float(at->lo), bl_vk_float(at->hi)}};
     angle_numbers(at, c.args.n + 8);
     c.groups[0] = bl_vk_groups(at->n_dims / 2, 64);
-    c.groups[1] = dst_of(b, 0)->ne[1];
+    c.groups[1] = bl_vk_dst(b, 0)->ne[1];
     bl_vk_emit(b, &c);
 }
 
@@ -174,7 +169,7 @@ static void glu_emit(struct bl_vk_builder *b)
 /* n[1..5): of the kind, element.comp says which. */
 static void element_emit(struct bl_vk_builder *b, uint32_t kind, const uint32_t n[4])
 {
-    const uint32_t elems = dst_of(b, 0)->ne[0];
+    const uint32_t elems = bl_vk_dst(b, 0)->ne[0];
     struct bl_vk_call c = {.kernel = "element", .type = BL_VK_NO_TYPE, .spec = {kind}};
 
     for (unsigned i = 0; i < bl_ops[b->node->op].max_src; i++)
@@ -183,7 +178,7 @@ static void element_emit(struct bl_vk_builder *b, uint32_t kind, const uint32_t 
     c.args.n[0] = elems;
     memcpy(c.args.n + 1, n, 4 * sizeof *n);
     c.groups[0] = bl_vk_groups(elems, BL_VK_GROUP);
-    c.groups[1] = dst_of(b, 0)->ne[1];
+    c.groups[1] = bl_vk_dst(b, 0)->ne[1];
     bl_vk_emit(b, &c);
 }
 

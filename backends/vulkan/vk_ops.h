@@ -42,6 +42,7 @@ struct bl_vk_builder {
 };
 
 const struct bl_value *bl_vk_src(const struct bl_vk_builder *, unsigned i);
+const struct bl_value *bl_vk_dst(const struct bl_vk_builder *, unsigned i);
 const void *bl_vk_attr(const struct bl_vk_builder *);
 /* Addresses; of an absent source 0. reads and writes declare the whole value, scratch what a call touches of it. */
 uint64_t bl_vk_weight(struct bl_vk_builder *, unsigned src);
@@ -77,8 +78,6 @@ extern const struct bl_vk_op bl_vk_matmul, bl_vk_matmul_heads, bl_vk_attention, 
 extern const struct bl_vk_op bl_vk_short_conv, bl_vk_delta_rule, bl_vk_compress;
 extern const struct bl_vk_op bl_vk_stream_weights, bl_vk_stream_read, bl_vk_stream_write, bl_vk_round, bl_vk_hadamard,
     bl_vk_choose;
-/* Types of rows that kv.glsl decodes. */
-bool bl_vk_holds_kv(uint8_t type);
 
 bool bl_vk_supports(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
 uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);

@@ -61,14 +61,14 @@ const struct bl_vk_op bl_vk_delta_rule = {.supports = delta_supports, .emit = de
 
 static bool compress_supports(const struct bl_graph *g, const struct bl_node *n)
 {
-    return bl_vk_holds_kv(g->vals[bl_node_src(g, n, 2)].type);
+    return bl_dtype_can_cache(g->vals[bl_node_src(g, n, 2)].type);
 }
 
 static void compress_emit(struct bl_vk_builder *b)
 {
     const struct bl_compress_attr *at = bl_vk_attr(b);
     const struct bl_value *ape = bl_vk_src(b, 2);
-    const uint32_t n = b->graph->vals[b->node->dst[0]].ne[0];
+    const uint32_t n = bl_vk_dst(b, 0)->ne[0];
     struct bl_vk_call c = {.kernel = "compress", .type = BL_VK_NO_TYPE, .spec = {ape->type}};
 
     c.args = (struct bl_vk_args){.a = {bl_vk_reads(b, 0), bl_vk_reads(b, 1), bl_vk_weight(b, 2),

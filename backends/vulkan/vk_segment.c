@@ -55,6 +55,11 @@ const struct bl_value *bl_vk_src(const struct bl_vk_builder *b, unsigned i)
     return &b->graph->vals[bl_node_src(b->graph, b->node, i)];
 }
 
+const struct bl_value *bl_vk_dst(const struct bl_vk_builder *b, unsigned i)
+{
+    return &b->graph->vals[b->node->dst[i]];
+}
+
 const void *bl_vk_attr(const struct bl_vk_builder *b)
 {
     return bl_node_attr(b->graph, b->node);
@@ -75,7 +80,7 @@ uint64_t bl_vk_reads(struct bl_vk_builder *b, unsigned src)
 
 uint64_t bl_vk_writes(struct bl_vk_builder *b, unsigned dst)
 {
-    touch(b, b->bound->dst[dst], bl_value_bytes(&b->graph->vals[b->node->dst[dst]]), true);
+    touch(b, b->bound->dst[dst], bl_value_bytes(bl_vk_dst(b, dst)), true);
     return b->bound->dst[dst];
 }
 

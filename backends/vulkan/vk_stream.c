@@ -290,11 +290,6 @@ static enum bl_status flush(struct bl_stream *s)
 
 /* ---- what the contract asks ---- */
 
-static bool inside(const struct bl_mem *m, size_t off, size_t bytes)
-{
-    return off <= m->bytes && bytes <= m->bytes - off;
-}
-
 /* The block's buffer; of the host's memory as an import, kept until the stream closes. *off is
  * moved. */
 static enum bl_status buffer_of(struct bl_stream *s, const struct bl_mem *m, size_t *off,
@@ -333,7 +328,7 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
 {
     VkBuffer from, to;
 
-    if (!inside(dst, dst_off, bytes) || !inside(src, src_off, bytes))
+    if (!bl_mem_inside(dst, dst_off, bytes) || !bl_mem_inside(src, src_off, bytes))
         return bl_fail(BL_EINVAL, "%s: copy of %zu bytes runs over the end of a block",
                        s->dev->name, bytes);
     BL_TRY(still_good(s));
@@ -354,7 +349,7 @@ static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst,
 {
     VkBuffer to;
 
-    if (!inside(dst, off, bytes) || off % 4 || bytes % 4)
+    if (!bl_mem_inside(dst, off, bytes) || off % 4 || bytes % 4)
         return bl_fail(BL_EINVAL, "%s: fill of %zu bytes at %zu is not whole words of a block",
                        s->dev->name, bytes, off);
     BL_TRY(still_good(s));
@@ -379,16 +374,14 @@ static enum bl_status stream_signal(struct bl_stream *s, struct bl_point *out)
 
 static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
 {
-    struct bl_device *other;
-
     if (p.stream == s || !p.stream) /* in order anyway */
         return BL_OK;
-    memcpy(&other, p.stream, sizeof other);
-    if (other->ops->poll(p) && !other->ops->join(p, 0))
+    const struct bl_device_ops *other = bl_point_ops(p);
+    if (other->poll(p) && !other->join(p, 0))
         return BL_OK;
     BL_TRY(still_good(s));
     BL_TRY(flush(s));
-    const struct gate g = {other->ops, p, s->last + 1};
+    const struct gate g = {other, p, s->last + 1};
     BL_TRY(post_gate(s, &g));
     s->last = g.value;
     s->n_enqueued++;

@@ -45,7 +45,7 @@ static void mix(struct bl_vk_builder *b, unsigned weights, unsigned x, uint32_t 
 
 static void read_emit(struct bl_vk_builder *b)
 {
-    mix(b, 1, 0, b->graph->vals[b->node->dst[0]].ne[0]);
+    mix(b, 1, 0, bl_vk_dst(b, 0)->ne[0]);
 }
 
 static void write_emit(struct bl_vk_builder *b)
@@ -114,7 +114,7 @@ static struct layout layout_of(const struct bl_graph *g, const struct bl_node *n
 
 static bool choose_supports(const struct bl_graph *g, const struct bl_node *n)
 {
-    return bl_vk_holds_kv(g->vals[bl_node_src(g, n, 2)].type);
+    return bl_dtype_can_cache(g->vals[bl_node_src(g, n, 2)].type);
 }
 
 static uint64_t choose_scratch(const struct bl_graph *g, const struct bl_node *n)
