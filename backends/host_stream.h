@@ -94,5 +94,4 @@ void bl_stream_cancel(struct bl_stream *);
 void bl_stream_trace(struct bl_stream *, struct bl_lapse_log *);
 void bl_stream_patience(struct bl_stream *, uint64_t ns);
 
-
 #endif
