@@ -28,9 +28,9 @@ while read -r f h; do
         in_core "$b" || [ "$b" = args.h ] || [ "$b" = version.h ] ||
             complain "$f" "$h" "core is below placement, backends and tools" ;;
     backends/*)
-        in_core "$b" || [ -f "shaders/$b" ] || [ -f "${f%/*}/$h" ] || [ -f "backends/$h" ] ||
+        in_core "$b" || [ -f "shaders/$b" ] || [ -f "shaders/$h" ] || [ -f "${f%/*}/$h" ] || [ -f "backends/$h" ] ||
             find "${f%/*}/.." -maxdepth 1 -name "$b" | grep -q . ||
-            complain "$f" "$h" "backends use core, shaders/args.h and their own folder"
+            complain "$f" "$h" "backends use core, headers of shaders and their own folder"
         case $b in
         model.h | plan.h | program.h | engine.h | session.h | sched.h | vocab.h | gguf.h | planner.h)
             complain "$f" "$h" "backends know graphs and devices only" ;;
