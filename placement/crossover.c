@@ -13,6 +13,7 @@ struct crossover {
     const struct bl_plan *plan;
     const struct bl_graph *graph;
     uint32_t n_experts; /* of a layer */
+    const struct bl_machine_device *to;
     const struct bl_pricing *host, *card;
     uint16_t device;
     double link_bps;
@@ -32,7 +33,8 @@ static bool is_asked(const struct crossover *x, const struct bl_node *n)
 {
     return n->op == BL_OP_EXPERTS && n->layer >= 0 &&
            bl_plan_device(x->plan, n->layer, BL_PART_EXPERTS) == 0 &&
-           bl_plan_device(x->plan, n->layer, BL_PART_ATTN) == x->device;
+           bl_plan_device(x->plan, n->layer, BL_PART_ATTN) == x->device &&
+           x->to->backend->supports(&x->to->caps, x->graph, n);
 }
 
 /* Some of a layer's experts may be on cards for good. */
@@ -100,6 +102,7 @@ enum bl_status bl_find_crossovers(struct bl_choice *c, const struct bl_model *m,
         const struct crossover x = {.plan = &c->plan,
                                     .graph = &g,
                                     .n_experts = m->hp.n_expert,
+                                    .to = &machine->device[d],
                                     .host = &host,
                                     .card = &card,
                                     .device = d,

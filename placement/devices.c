@@ -13,10 +13,8 @@
 enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *m,
                                    const struct bl_machine *machine, const struct bl_options *opt)
 {
-    enum { MOST_DEPTH = 4096 };
-    const uint64_t half = m->opt.ctx_tokens / 2;
     const struct bl_search_options so = {.prefill_weight = 0.5,
-                                         .depth_tokens = half < MOST_DEPTH ? half : MOST_DEPTH,
+                                         .depth_tokens = bl_usual_depth(m->opt.ctx_tokens),
                                          .fixed_ubatch = true};
     struct bl_choice c;
 

@@ -101,7 +101,6 @@ static enum bl_status read_experts(struct bl_placement *p, struct bl_options *op
 static enum bl_status choose(struct bl_placement *p, const struct bl_options *opt,
                              const struct bl_placement_options *po, const struct bl_plan_file *file)
 {
-    enum { MOST_DEPTH = 4096 };
     struct bl_model_options mo;
     struct bl_options plain = *opt;
 
@@ -115,17 +114,16 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
         host->threads = host->threads_prefill = opt->threads;
     if (opt->threads_prefill)
         host->threads_prefill = opt->threads_prefill;
-    const uint64_t half = p->model->opt.ctx_tokens / 2;
-    const struct bl_search_options so = {.prefill_weight = po->prefill_weight,
-                                         .reserve_bytes = po->reserve_bytes,
-                                         .depth_tokens = po->depth_tokens    ? po->depth_tokens
-                                                         : half < MOST_DEPTH ? half
-                                                                             : MOST_DEPTH,
-                                         .may_shrink_ctx = po->may_shrink_ctx,
-                                         .least_ctx_tokens = po->least_ctx_tokens,
-                                         .lack = po->lack,
-                                         .known = p->experts.uses ? &p->experts : NULL,
-                                         .fixed_ubatch = po->fixed_ubatch};
+    const struct bl_search_options so = {
+        .prefill_weight = po->prefill_weight,
+        .reserve_bytes = po->reserve_bytes,
+        .depth_tokens =
+            po->depth_tokens ? po->depth_tokens : bl_usual_depth(p->model->opt.ctx_tokens),
+        .may_shrink_ctx = po->may_shrink_ctx,
+        .least_ctx_tokens = po->least_ctx_tokens,
+        .lack = po->lack,
+        .known = p->experts.uses ? &p->experts : NULL,
+        .fixed_ubatch = po->fixed_ubatch};
     if (so.depth_tokens >= p->model->opt.ctx_tokens)
         return bl_fail(BL_EINVAL, "a depth of %llu tokens leaves no room in a context of %llu",
                        (unsigned long long)so.depth_tokens,

@@ -62,6 +62,8 @@ uint64_t bl_device_budget(const struct bl_machine_device *, uint64_t reserve_byt
 /* A plan's speed by simulation, with what is left open; stream_from_tok: as in bl_choice, chosen for the plan. */
 enum bl_status bl_plan_speed(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                              const struct bl_search_options *);
+/* The context at which speeds are predicted unless one is asked for: some 4096 tokens, of short contexts a half. */
+uint64_t bl_usual_depth(uint64_t ctx_tokens);
 /* Whether layers are on the card whose experts are in RAM. */
 bool bl_plan_sends_to(const struct bl_plan *, const struct bl_model *, uint16_t card);
 /* Less is better: nanoseconds per token of decode and prefill, weighed as the options say. */

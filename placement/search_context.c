@@ -18,8 +18,10 @@ void bl_search_empty_host(struct bl_search_state *s)
 
     for (uint16_t d = 1; d < s->costs.n_devices && !card; d++)
         card = has_own_memory(&s->costs, s->machine, d) ? d : 0;
-    for (size_t i = 0; i < (size_t)s->costs.n_layers * BL_N_GROUPS; i++)
-        s->draft.at[i] = s->costs.pin[i] != BL_NO_DEVICE ? s->costs.pin[i] : card;
+    for (uint32_t i = 0; i < s->costs.n_layers * BL_N_GROUPS; i++)
+        s->draft.at[i] = s->costs.pin[i] != BL_NO_DEVICE
+                             ? s->costs.pin[i]
+                             : bl_able_or_host(&s->costs, i / BL_N_GROUPS, i % BL_N_GROUPS, card);
     bl_draft_count(&s->draft, &s->costs);
     if (s->draft.used[0] < s->costs.budget[0])
         s->costs.budget[0] = s->draft.used[0];

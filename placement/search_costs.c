@@ -109,6 +109,48 @@ static void count_state(struct bl_costs *c, const struct bl_model *m, const stru
             bl_align_up(bl_state_bytes(&m->state[i], &s), TENSOR_ALIGN);
 }
 
+/* ---- what devices cannot run ---- */
+
+static uint8_t weight_type(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_value *most = NULL;
+
+    for (unsigned i = 0; i < n->n_src; i++) {
+        const struct bl_value *v = &g->vals[bl_node_src(g, n, i)];
+        if (v->origin == BL_WEIGHT && (!most || bl_value_bytes(v) > bl_value_bytes(most)))
+            most = v;
+    }
+    return most ? most->type : BL_N_DTYPES;
+}
+
+/* The host can run everything. Parts that rules put apart go there whether they can or not. */
+static void note_lacks(struct bl_costs *c, const struct bl_machine *machine,
+                       const struct bl_graph *g, const struct bl_node *n)
+{
+    const bool head = n->layer < 0 && n->part == BL_PART_HEAD && c->head_pin == BL_NO_DEVICE;
+
+    if ((n->layer < 0 && !head) || is_apart(c, n->layer, n->part))
+        return;
+    for (uint16_t d = 1; d < c->n_devices; d++) {
+        const struct bl_machine_device *md = &machine->device[d];
+        struct bl_lack *lack = &c->lack[bl_cost_at(c, head ? c->n_layers - 1 : (uint32_t)n->layer,
+                                                   group_of(n->part), d)];
+        if (!lack->op && !md->backend->supports(&md->caps, g, n))
+            *lack = (struct bl_lack){(uint8_t)(n->op + 1), weight_type(g, n)};
+    }
+}
+
+static void close_unable(struct bl_costs *c)
+{
+    for (uint16_t d = 1; d < c->n_devices; d++) {
+        bool able = false;
+        for (uint32_t l = 0; l < c->n_layers; l++)
+            for (unsigned g = 0; g < BL_N_GROUPS; g++)
+                able = able || (bl_group_bytes(c, l, g) && bl_able_or_host(c, l, g, d) == d);
+        c->open[d] = c->open[d] && able;
+    }
+}
+
 /* ---- time ---- */
 
 static void price_node(struct bl_costs *c, const struct bl_node *n, const struct bl_work *w,
@@ -134,6 +176,8 @@ static void price_sent(struct bl_costs *c, const struct bl_node *n, const struct
         if (l->a != 0 && l->b != 0)
             continue;
         const uint16_t d = l->a ? l->a : l->b;
+        if (bl_able_or_host(c, (uint32_t)n->layer, BL_GROUP_EXPERTS, d) != d)
+            continue;
         const bool measured = (l->a == 0 ? l->ab_measured_bps : l->ba_measured_bps) > 0;
         c->ns[BL_SENT][(size_t)n->layer * c->n_devices + d] =
             bl_stream_ns(&price[d], w, bl_link_bps(l, 0), measured);
@@ -205,6 +249,7 @@ static enum bl_status price_phase(struct bl_costs *c, const struct bl_model *m,
     for (uint32_t i = 0; !st && i < g.n_nodes; i++) {
         struct bl_work w;
         bl_work_count(&w, &g, &g.nodes[i], s.n_tok, depth);
+        note_lacks(c, machine, &g, &g.nodes[i]);
         price_node(c, &g.nodes[i], &w, price, phase);
         if (phase == BL_PREFILL && g.nodes[i].op == BL_OP_EXPERTS)
             price_sent(c, &g.nodes[i], &w, machine, price);
@@ -265,8 +310,9 @@ static enum bl_status allocate(struct bl_costs *c)
     c->budget = bl_calloc(n_dev, sizeof *c->budget);
     c->pin = bl_calloc(groups + 1, sizeof *c->pin);
     c->open = bl_calloc(n_dev, sizeof *c->open);
+    c->lack = bl_calloc(groups * n_dev + 1, sizeof *c->lack);
     ok = ok && c->blend && c->blend_sent && c->blend_head && c->blend_cross && c->bytes && c->fixed;
-    return ok && c->compute && c->budget && c->pin && c->open
+    return ok && c->compute && c->budget && c->pin && c->open && c->lack
                ? BL_OK
                : bl_fail(BL_ENOMEM, "out of memory while pricing %u layers", c->n_layers);
 }
@@ -290,8 +336,10 @@ static enum bl_status fill(struct bl_costs *c, const struct bl_model *m,
     free(price);
     if (!st)
         st = count_weights(c, m);
-    if (!st)
+    if (!st) {
         count_state(c, m, p);
+        close_unable(c);
+    }
     return st;
 }
 
@@ -331,5 +379,6 @@ void bl_costs_finish(struct bl_costs *c)
     free(c->budget);
     free(c->pin);
     free(c->open);
+    free(c->lack);
     *c = (struct bl_costs){0};
 }

@@ -228,11 +228,13 @@ static void lay_runs(struct bl_draft *d, const struct bl_costs *c, const uint16_
     }
 }
 
-static void obey_pins(struct bl_draft *d, const struct bl_costs *c)
+/* Rules decide; what a card cannot run stays on the host. */
+static void obey(struct bl_draft *d, const struct bl_costs *c)
 {
-    for (size_t i = 0; i < n_cells(c); i++)
-        if (c->pin[i] != BL_NO_DEVICE)
-            d->at[i] = c->pin[i];
+    for (uint32_t i = 0; i < n_cells(c); i++)
+        d->at[i] = c->pin[i] != BL_NO_DEVICE
+                       ? c->pin[i]
+                       : bl_able_or_host(c, i / BL_N_GROUPS, i % BL_N_GROUPS, d->at[i]);
 }
 
 static bool has_room(const struct bl_draft *d, const struct bl_costs *c, uint16_t dev,
@@ -278,7 +280,7 @@ static uint32_t make_offers(const struct bl_draft *d, const struct bl_costs *c,
         for (uint32_t i = 0; i < n; i++) {
             const double saved =
                 (experts_cost(c, l, h, 0) - experts_cost(c, l, h, card[i])) / (double)bytes;
-            if (saved > 0)
+            if (saved > 0 && bl_able_or_host(c, l, BL_GROUP_EXPERTS, card[i]) == card[i])
                 offer[n_offers++] = (struct offer){saved, l, card[i], (uint16_t)i};
         }
     }
@@ -320,7 +322,7 @@ enum bl_status bl_draft_fill(struct bl_draft *d, const struct bl_costs *c,
     if (n && m->device[card[0]].shares == 0) /* never split: the memory is the same */
         for (uint32_t l = 0; l < c->n_layers; l++)
             *cell(d, l, BL_GROUP_EXPERTS) = card[0];
-    obey_pins(d, c);
+    obey(d, c);
     bl_draft_count(d, c);
     if (n && m->device[card[0]].shares != 0)
         BL_TRY(fill_experts(d, c, card, n));

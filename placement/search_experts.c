@@ -61,7 +61,7 @@ static bool is_its(const struct bl_search_state *s, uint16_t d, uint32_t l)
 
     return s->model->layer[l].moe && (at == d || at == 0) &&
            bl_plan_device(s->plan, (int)l, BL_PART_ATTN) == d &&
-           s->costs.pin[(size_t)l * BL_N_GROUPS + BL_GROUP_EXPERTS] == BL_NO_DEVICE;
+           bl_may_move(&s->costs, s->machine, l, BL_GROUP_EXPERTS, d);
 }
 
 /* Bytes for experts of these layers: those that are there, and what is left. */

@@ -46,6 +46,44 @@ static bool left_out(const struct bl_costs *k, uint16_t d)
     return k->pins && (k->pins->complete || k->pins->left_out >> d & 1);
 }
 
+static const char *lack_name(const struct bl_lack *lack, char text[64])
+{
+    if (lack->type == BL_N_DTYPES)
+        snprintf(text, 64, "%s", bl_ops[lack->op - 1].name);
+    else
+        snprintf(text, 64, "%s of %s", bl_ops[lack->op - 1].name, bl_dtypes[lack->type].name);
+    return text;
+}
+
+/* That keeps the group of a layer off every card; NULL: one can run it. */
+static const struct bl_lack *lack_of_all(const struct bl_costs *k, uint32_t l, enum bl_group g)
+{
+    const struct bl_lack *lack = NULL;
+
+    for (uint16_t d = 1; d < k->n_devices; d++) {
+        const struct bl_lack *one = &k->lack[bl_cost_at(k, l, g, d)];
+        if (!one->op)
+            return NULL;
+        lack = lack ? lack : one;
+    }
+    return lack;
+}
+
+/* That keeps everything off the device; NULL: it can run something. */
+static const struct bl_lack *lack_of_device(const struct bl_costs *k, uint16_t d)
+{
+    const struct bl_lack *lack = NULL;
+
+    for (uint32_t l = 0; l < k->n_layers; l++)
+        for (enum bl_group g = 0; g < BL_N_GROUPS; g++) {
+            const struct bl_lack *one = &k->lack[bl_cost_at(k, l, g, d)];
+            if (bl_group_bytes(k, l, g) && !one->op)
+                return NULL;
+            lack = lack || !one->op ? lack : one;
+        }
+    return lack;
+}
+
 static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs *k,
                                      const struct bl_machine *m, uint16_t d)
 {
@@ -58,6 +96,10 @@ static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs 
                              (double)k->budget[d] * gib, (double)free_bytes(c, k, d) * gib);
     if (left_out(k, d))
         return bl_add_reason(c, &about, "%s is not used: the rules leave it out", md->id);
+    const struct bl_lack *lack = lack_of_device(k, d);
+    if (lack)
+        return bl_add_reason(c, &about, "%s is not used: it cannot run %s", md->id,
+                             lack_name(lack, (char[64]){0}));
     if (!k->open[d] && md->kind == BL_KIND_GPU)
         return bl_add_reason(
             c, &about,
@@ -88,9 +130,11 @@ static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k
             "projections and the dense part on %s, read at %.0f GB/s; cached state and "
             "attention over it on %s",
             id, read, m->device[g->state].id);
+    const struct bl_lack *lack = g->rest ? NULL : lack_of_all(k, g->first, BL_GROUP_REST);
     return bl_add_reason(
-        c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s", id,
-        (double)bytes * gib, read);
+        c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s%s%s",
+        id, (double)bytes * gib, read, lack ? "; no card can run " : "",
+        lack ? lack_name(lack, (char[64]){0}) : "");
 }
 
 /* The smallest of the experts that the host has by choice: would it fit? */
@@ -107,13 +151,19 @@ static uint64_t next_bytes(const struct bl_choice *c, const struct bl_costs *k)
     return least;
 }
 
-static const char *why_in_ram(const struct bl_choice *c, const struct bl_costs *k, uint64_t next)
+static const char *why_in_ram(const struct bl_choice *c, const struct bl_costs *k, uint32_t l,
+                              uint64_t next, char text[96])
 {
+    const struct bl_lack *lack = lack_of_all(k, l, BL_GROUP_EXPERTS);
     bool card = false, room = false;
 
     for (uint16_t d = 1; d < k->n_devices; d++) {
         card = card || k->open[d];
         room = room || (k->open[d] && next <= free_bytes(c, k, d));
+    }
+    if (lack) {
+        snprintf(text, 96, "; no card can run %s", lack_name(lack, (char[64]){0}));
+        return text;
     }
     return !card  ? ""
            : room ? ", which cards with room for some would not make faster"
@@ -145,7 +195,7 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
                              (double)bytes * gib);
     if (d == 0)
         return bl_add_reason(c, &about, "experts in RAM: %.2f GiB%s", (double)bytes * gib,
-                             why_in_ram(c, k, next));
+                             why_in_ram(c, k, g->first, next, (char[96]){0}));
     const char *then = !next                        ? "there are no others"
                        : next > free_bytes(c, k, d) ? "next one would not fit"
                                                     : "one more would fit but not help";

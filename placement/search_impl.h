@@ -16,6 +16,10 @@
 /* SENT: prefill with the host's experts sent to the card of their layer. */
 enum bl_phase { BL_DECODE, BL_PREFILL, BL_SENT, BL_N_PHASES };
 enum bl_group { BL_GROUP_REST /* attention, state and the dense part */, BL_GROUP_EXPERTS, BL_N_GROUPS };
+struct bl_lack {                  /* what a device cannot run */
+    uint8_t op;                   /* enum bl_op plus one; 0: nothing */
+    uint8_t type;                 /* of its largest weight; BL_N_DTYPES: it has none */
+};
 
 struct bl_costs {
     uint32_t n_layers, n_devices;
@@ -31,7 +35,8 @@ struct bl_costs {
     uint64_t *compute;              /* [n_devices] activations, scratch, per-step numbers: as last lowered */
     uint64_t *budget;               /* [n_devices] */
     uint16_t *pin;                  /* [n_layers][BL_N_GROUPS] by rules; BL_NO_DEVICE: to be chosen */
-    bool *open;                     /* [n_devices] worth using, and rules do not leave it out */
+    bool *open;                     /* [n_devices] worth using, able to, and rules do not leave it out */
+    struct bl_lack *lack;           /* [n_layers][BL_N_GROUPS][n_devices] of a group; the last layer brings the head */
     uint64_t head_bytes, embed_bytes, host_bytes;
     uint16_t head_pin, embed_at;
     bool tied;                      /* the head is a copy of the embedding, unless both are on one device */
@@ -46,6 +51,12 @@ void bl_costs_blend(struct bl_costs *, const double ns[BL_N_PHASES], enum bl_pha
 static inline size_t bl_cost_at(const struct bl_costs *c, uint32_t layer, enum bl_group g, uint16_t d)
 {
     return ((size_t)layer * BL_N_GROUPS + g) * c->n_devices + d;
+}
+
+/* The device itself, or the host where it cannot run the group. */
+static inline uint16_t bl_able_or_host(const struct bl_costs *c, uint32_t layer, unsigned group, uint16_t d)
+{
+    return c->lack[bl_cost_at(c, layer, (enum bl_group)group, d)].op ? 0 : d;
 }
 
 /* A candidate: where each layer's two groups are. The head is where the last layer is. */
@@ -63,11 +74,12 @@ bool bl_draft_fits(const struct bl_draft *, const struct bl_costs *, const struc
 double bl_draft_ns(const struct bl_draft *, const struct bl_costs *, enum bl_phase); /* by cached costs, without overlap */
 void bl_draft_score(struct bl_draft *, const struct bl_costs *);
 void bl_draft_to_plan(const struct bl_draft *, const struct bl_costs *, struct bl_plan *);
-/* Whether a group may be moved there, room aside. Cards that live in the host's memory take all or nothing. */
+/* Whether a group may be moved there, room aside: the device can run it. Cards that live in the host's memory take all or nothing. */
 static inline bool bl_may_move(const struct bl_costs *c, const struct bl_machine *m, uint32_t layer, unsigned group,
                                uint16_t to)
 {
-    return c->pin[(size_t)layer * BL_N_GROUPS + group] == BL_NO_DEVICE && c->open[to] && m->device[to].shares != 0;
+    return c->pin[(size_t)layer * BL_N_GROUPS + group] == BL_NO_DEVICE && c->open[to] && m->device[to].shares != 0 &&
+           bl_able_or_host(c, layer, group, to) == to;
 }
 static inline uint16_t bl_draft_at(const struct bl_draft *d, uint32_t layer, unsigned group)
 {

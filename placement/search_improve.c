@@ -223,6 +223,8 @@ static double cheapest_experts(const struct market *k, uint32_t l, uint16_t h, u
         return 0;
     for (uint32_t i = 0; i < (pin != BL_NO_DEVICE ? 1 : k->n); i++) {
         const uint16_t e = pin != BL_NO_DEVICE ? pin : k->dev[i];
+        if (pin == BL_NO_DEVICE && bl_able_or_host(c, l, BL_GROUP_EXPERTS, e) != e)
+            continue;
         const double cost = (h && !e ? c->blend_sent[(size_t)l * n + h]
                                      : c->blend[bl_cost_at(c, l, BL_GROUP_EXPERTS, e)]) +
                             c->blend_cross[h * n + e] + c->blend_cross[e * n + h] +
@@ -255,7 +257,9 @@ static void price_layer(const struct market *k, uint32_t l)
                 k->from[at] = (uint16_t)j;
             }
         }
-        k->least[at] = pin == BL_NO_DEVICE || pin == h ? way + own : INFINITY;
+        const bool may =
+            pin == BL_NO_DEVICE ? bl_able_or_host(c, l, BL_GROUP_REST, h) == h : pin == h;
+        k->least[at] = may ? way + own : INFINITY;
     }
 }
 

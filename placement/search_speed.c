@@ -7,6 +7,12 @@
 
 #include <math.h>
 
+uint64_t bl_usual_depth(uint64_t ctx_tokens)
+{
+    enum { MOST = 4096 };
+    return ctx_tokens / 2 < MOST ? ctx_tokens / 2 : MOST;
+}
+
 struct steps { /* lowered once, priced often */
     struct bl_program decode, prefill;
 };

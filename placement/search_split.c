@@ -31,7 +31,7 @@ static uint32_t layer_to_split(const struct bl_search_state *s, uint16_t d)
             bl_plan_device(s->plan, (int)l, BL_PART_EXPERTS) == 0 &&
             bl_plan_device(s->plan, (int)l, BL_PART_ATTN) == d &&
             s->costs.pin[l * BL_N_GROUPS + BL_GROUP_EXPERTS] == BL_NO_DEVICE &&
-            !is_split(s->plan, l))
+            bl_able_or_host(&s->costs, l, BL_GROUP_EXPERTS, d) == d && !is_split(s->plan, l))
             return l;
     return s->costs.n_layers;
 }

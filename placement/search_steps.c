@@ -457,10 +457,13 @@ enum bl_status bl_search_guess(struct bl_search_state *s)
                 s->costs.compute[d] = s->costs.compute[twin];
             if (twin < d || (d == 0 && split))
                 continue;
-            for (uint32_t i = 0; i < s->costs.n_layers * BL_N_GROUPS; i++)
-                s->draft.at[i] = s->costs.pin[i] != BL_NO_DEVICE                ? s->costs.pin[i]
-                                 : split && i % BL_N_GROUPS == BL_GROUP_EXPERTS ? 0
-                                                                                : d;
+            for (uint32_t i = 0; i < s->costs.n_layers * BL_N_GROUPS; i++) {
+                const uint32_t g = i % BL_N_GROUPS;
+                s->draft.at[i] = s->costs.pin[i] != BL_NO_DEVICE ? s->costs.pin[i]
+                                 : split && g == BL_GROUP_EXPERTS
+                                     ? 0
+                                     : bl_able_or_host(&s->costs, i / BL_N_GROUPS, g, d);
+            }
             BL_TRY(measure_compute(s, &s->draft, false, &grew));
         }
     return BL_OK;

@@ -65,6 +65,12 @@ static void copy(struct sim *s, const struct bl_step *step)
 
 /* ---- ranges ---- */
 
+static bool can_run(const struct sim *s, const struct bl_node *n, uint16_t d)
+{
+    const struct bl_machine_device *md = &s->machine->device[d];
+    return md->backend->supports(&md->caps, &s->prog->graph, n);
+}
+
 /* Experts of the host may be computed by the card of their layer, to which their weights are sent.
  */
 static double stream_or_run(struct sim *s, const struct bl_node *n, const struct bl_work *w,
@@ -74,7 +80,7 @@ static double stream_or_run(struct sim *s, const struct bl_node *n, const struct
     const struct bl_link *l = bl_wires_link(s->machine, 0, card);
 
     if (n->op != BL_OP_EXPERTS || !s->opt->stream_from_tok || w->n_tok < s->opt->stream_from_tok ||
-        !card || !l)
+        !card || !l || !can_run(s, n, card))
         return ns;
     *streamed = true;
     const bool measured = (l->a == 0 ? l->ab_measured_bps : l->ba_measured_bps) > 0;
