@@ -18,6 +18,12 @@ enum bl_status bl_fail(enum bl_status code, const char *fmt, ...) BL_PRINTF(2, 3
 /* Puts "text: " before the message already set, keeps the code: adds where to what. */
 enum bl_status bl_fail_in(enum bl_status code, const char *fmt, ...) BL_PRINTF(2, 3);
 
+/* Behind a noun of which there are so many. */
+static inline const char *bl_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 #define BL_TRY(expr)                                                                               \
     do {                                                                                           \
         enum bl_status bl_try_ = (expr);                                                           \

@@ -380,23 +380,18 @@ static void BL_PRINTF(2, 3) say(struct sentence *s, const char *fmt, ...)
         s->n = s->n + (size_t)n < s->bytes ? s->n + (size_t)n : s->bytes - 1;
 }
 
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 static void say_cores(struct sentence *s, const struct layout *l, uint32_t n_nodes)
 {
     if (l->n_home < l->n_fast)
         say(s, "%u of %u physical cores, those of one of %u memory nodes", l->n_home, l->n_units,
             n_nodes);
     else if (l->n_fast < l->n_units)
-        say(s, "%u performance core%s, %u slower one%s left out", l->n_fast, plural(l->n_fast),
-            l->n_units - l->n_fast, plural(l->n_units - l->n_fast));
+        say(s, "%u performance core%s, %u slower one%s left out", l->n_fast, bl_plural(l->n_fast),
+            l->n_units - l->n_fast, bl_plural(l->n_units - l->n_fast));
     else if (l->unit == HWLOC_OBJ_CORE)
-        say(s, "%u physical core%s", l->n_units, plural(l->n_units));
+        say(s, "%u physical core%s", l->n_units, bl_plural(l->n_units));
     else
-        say(s, "%u logical CPU%s, cores unknown", l->n_units, plural(l->n_units));
+        say(s, "%u logical CPU%s, cores unknown", l->n_units, bl_plural(l->n_units));
     if (weight(l->allowed) < l->n_machine)
         say(s, "; affinity allows %u of %u logical CPUs", weight(l->allowed), l->n_machine);
 }
@@ -489,7 +484,7 @@ static void count_affinity(struct bl_cpus *out, struct sentence *s)
     }
     out->threads.n = out->threads.n_prefill = n;
     out->threads.n_physical = out->threads.n_logical = n;
-    say(s, "%u logical CPU%s of the affinity mask, cores unknown", n, plural(n));
+    say(s, "%u logical CPU%s of the affinity mask, cores unknown", n, bl_plural(n));
 }
 
 /* What hwloc knows; without hwloc what the affinity mask tells. */

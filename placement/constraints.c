@@ -6,6 +6,7 @@
 #include "search_impl.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <math.h>
 #include <pcre2.h>
 
 #include <stdio.h>
@@ -64,9 +65,11 @@ static uint16_t find_device(const struct constrain *c, const char *name)
 static enum bl_status unknown_device(const struct constrain *c, const char *option,
                                      const char *name)
 {
-    return bl_fail(BL_EINVAL,
-                   "%s: '%.60s' is no device of %s, which has CPU and %u cards from CUDA0 on",
-                   option, name, c->machine->name, c->n_named);
+    return bl_fail(BL_EINVAL, "%s: '%.60s' is no device of %s, which has CPU and %u card%s%s",
+                   option, name, c->machine->name, c->n_named, bl_plural(c->n_named),
+                   c->n_named == 0   ? ""
+                   : c->n_named == 1 ? ", CUDA0"
+                                     : " from CUDA0 on");
 }
 
 static enum bl_status list_cards(struct constrain *c)
@@ -116,11 +119,11 @@ static enum bl_status read_shares(const struct constrain *c, double *share)
     while (s && *s) {
         char *end;
         const double v = strtod(s, &end);
-        if (end == s || v < 0 || (*end && *end != ',' && *end != '/'))
+        if (end == s || !(v >= 0 && v < 1e30) || (*end && *end != ',' && *end != '/'))
             return bl_fail(BL_EINVAL, "-ts %s: must be a share for each card, such as 3,1",
                            c->say->tensor_split);
         if (n >= c->n_cards)
-            return bl_fail(BL_EINVAL, "-ts %s: has more shares than the %u cards there are",
+            return bl_fail(BL_EINVAL, "-ts %s: has more shares than cards, of which there are %u",
                            c->say->tensor_split, c->n_cards);
         share[n++] = v;
         s = *end ? end + 1 : end;
@@ -145,7 +148,8 @@ static enum bl_status one_card(const struct constrain *c, double *share)
     if (c->say->tensor_split)
         return bl_fail(BL_EINVAL, "-sm none and -ts contradict each other: one card, or several");
     if (at >= c->n_cards)
-        return bl_fail(BL_EINVAL, "-mg %u: there are %u cards, counted from 0", at, c->n_cards);
+        return bl_fail(BL_EINVAL, "-mg %u: cards are counted from 0, and their number is %u", at,
+                       c->n_cards);
     for (uint32_t i = 0; i < c->n_cards; i++)
         share[i] = i >= at;
     return BL_OK;
@@ -158,8 +162,8 @@ static enum bl_status shares(const struct constrain *c, double *share)
     if (mode && !strcmp(mode, "none") && c->n_cards)
         return one_card(c, share);
     if (mode && strcmp(mode, "layer") && strcmp(mode, "none"))
-        return bl_fail(BL_EUNSUPPORTED,
-                       "-sm %s: plans divide models by layers, not inside matrices", mode);
+        return bl_fail(BL_EINVAL, "-sm %s: plans divide models by layers, not inside matrices",
+                       mode);
     if (c->say->main_gpu > 0)
         return bl_fail(BL_EINVAL, "-mg %d has no effect without -sm none", c->say->main_gpu);
     return read_shares(c, share);
@@ -289,7 +293,7 @@ static enum bl_status move_part(struct constrain *c, uint32_t rule, const struct
     if (w->part == BL_PART_STATE)
         return BL_OK;
     if (by && c->rule[by - 1].device != r->device)
-        return bl_fail(BL_EUNSUPPORTED,
+        return bl_fail(BL_EINVAL,
                        "%s and %s contradict each other: %s goes to %s, others of its part, %s, to "
                        "%s, and parts of a layer are placed whole",
                        r->said, c->rule[by - 1].said, name, c->machine->device[r->device].id,
@@ -333,7 +337,7 @@ static enum bl_status check_rules(const struct constrain *c)
                            "%s: earlier rules took every tensor that it matches; put it first",
                            r->said);
         if (!r->moved)
-            return bl_fail(BL_EUNSUPPORTED,
+            return bl_fail(BL_EINVAL,
                            "%s: matches only what attention itself reads, which stays with the "
                            "cached state; -nkvo moves both to RAM",
                            r->said);
@@ -367,7 +371,7 @@ static enum bl_status move_parts(struct constrain *c, pcre2_match_data *data)
         if (!r)
             continue;
         if (c->pins->at[at] != r->device && c->all[at] - c->hit[at] > c->all[at] / LITTLE)
-            return bl_fail(BL_EUNSUPPORTED,
+            return bl_fail(BL_EINVAL,
                            "%s: leaves %s where it is, which is placed with what the rule moves: "
                            "parts of a layer (%s) are placed whole",
                            r->said, unmatched_name(c, at, data),

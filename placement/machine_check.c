@@ -306,8 +306,9 @@ static bool device_differs(const struct bl_machine_device *a, const struct bl_ma
         snprintf(text, cap, "%s has %.1f GiB there, %.1f GiB here", a->id,
                  (double)a->mem_bytes / 0x1p30, (double)b->mem_bytes / 0x1p30);
     } else if (a->cores != b->cores || a->n_domains != b->n_domains) {
-        snprintf(text, cap, "%s has %u cores and %u memory nodes there, %u and %u here", a->id,
-                 a->cores, a->n_domains, b->cores, b->n_domains);
+        snprintf(text, cap, "%s has %u core%s and %u memory node%s there, %u and %u here", a->id,
+                 a->cores, bl_plural(a->cores), a->n_domains, bl_plural(a->n_domains), b->cores,
+                 b->n_domains);
     } else {
         return false;
     }
@@ -318,7 +319,8 @@ bool bl_machine_differs(const struct bl_machine *there, const struct bl_machine 
                         size_t cap)
 {
     if (there->n_devices != here->n_devices) {
-        snprintf(text, cap, "%u devices there, %u here", there->n_devices, here->n_devices);
+        snprintf(text, cap, "%u device%s there, %u here", there->n_devices,
+                 bl_plural(there->n_devices), here->n_devices);
         return true;
     }
     for (uint32_t d = 0; d < here->n_devices; d++)

@@ -77,7 +77,8 @@ static void show_domains(struct page *p, const struct bl_machine_device *d)
 {
     for (uint32_t i = 0; i < d->n_domains; i++) {
         const struct bl_domain *o = &d->domain[i];
-        add(p, "  node %-4u %u cores, %.2f GiB, ", o->node, o->n_cores, gib(o->mem_bytes));
+        add(p, "  node %-4u %u core%s, %.2f GiB, ", o->node, o->n_cores, bl_plural(o->n_cores),
+            gib(o->mem_bytes));
         add_rate(p, o->read_measured_bps, o->read_rated_bps);
         if (o->far_bps > 0)
             add(p, ", %.4g from another node", o->far_bps * 1e-9);
@@ -91,7 +92,7 @@ static void show_threads(struct page *p, const struct bl_machine_device *d)
         add(p, "  threads   %4u read %8.4g GB/s", d->read_rate[i].threads,
             d->read_rate[i].bps * 1e-9);
         if (d->n_domains > 1)
-            add(p, " from %u nodes", d->read_rate[i].domains);
+            add(p, " from %u node%s", d->read_rate[i].domains, bl_plural(d->read_rate[i].domains));
         for (uint32_t b = 0; b < d->n_barriers; b++)
             if (d->barrier[b].threads == d->read_rate[i].threads)
                 add(p, ", meet in %.4g us", d->barrier[b].ns * 1e-3);
@@ -186,7 +187,8 @@ static void show_device(struct page *p, const struct bl_machine *m,
     add_id(p, m, d);
     add(p, ": %s, %s", d->name, bl_kind_words[d->kind]);
     if (d->cores)
-        add(p, ", %u cores, %u threads, %s", d->cores, d->threads, bl_isa_words[d->isa]);
+        add(p, ", %u core%s, %u thread%s, %s", d->cores, bl_plural(d->cores), d->threads,
+            bl_plural(d->threads), bl_isa_words[d->isa]);
     if (d->kind != BL_KIND_CPU)
         add(p, ", %s%s%s", bl_memory_words[d->mem_kind], d->integrated ? ", integrated" : "",
             d->described ? ", described" : "");

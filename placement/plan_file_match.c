@@ -159,7 +159,8 @@ static void compare(struct difference *d, const struct bl_plan_file_device *ther
     else if (strcmp(there->name, here->name[0] ? here->name : here->id))
         differ(d, "%s is %s there, %s here", there->id, there->name, here->name);
     else if (there->cores != here->cores)
-        differ(d, "%s has %u cores there, %u here", there->id, there->cores, here->cores);
+        differ(d, "%s has %u core%s there, %u here", there->id, there->cores,
+               bl_plural(there->cores), here->cores);
 }
 
 /* Memory is left to the ledger: more than before is no reason, and less only where it is needed. */

@@ -71,7 +71,7 @@ static enum bl_status configure(struct bl_machine *m, struct bl_device_config *d
     const enum bl_status st = bl_topology_cpus(m->cpus, opt->topology, opt->cgroup_root);
     if (st &&
         opt->threads) { /* their number is settled, yet what else depends on the topology is not */
-        bl_warn("%s; %u threads as asked for", bl_error(), opt->threads);
+        bl_warn("%s; %u thread%s as asked for", bl_error(), opt->threads, bl_plural(opt->threads));
         free(m->cpus);
         m->cpus = NULL;
         d->threads = opt->threads;
@@ -245,17 +245,18 @@ static void print_threads(const struct bl_machine *m, const struct bl_options *o
         line(arg, text);
     }
     if (timed) {
-        snprintf(text, sizeof text, "read test: %u threads read %.1f GB/s", m->home.threads,
-                 m->home.gb_per_s);
+        snprintf(text, sizeof text, "read test: %.1f GB/s with %u thread%s", m->home.gb_per_s,
+                 m->home.threads, bl_plural(m->home.threads));
         line(arg, text);
     }
     if (timed && m->cpus->n_nodes > 1) {
-        snprintf(text, sizeof text, "read test over all memory nodes: %u threads read %.1f GB/s",
-                 m->spread.threads, m->spread.gb_per_s);
+        snprintf(text, sizeof text, "read test over all memory nodes: %.1f GB/s with %u thread%s",
+                 m->spread.gb_per_s, m->spread.threads, bl_plural(m->spread.threads));
         line(arg, text);
     }
     if (d->cpus) {
-        snprintf(text, sizeof text, "threads are kept to %u processors, a core each", d->n_cpus);
+        snprintf(text, sizeof text, "threads are kept to %u processor%s, a core each", d->n_cpus,
+                 bl_plural(d->n_cpus));
         line(arg, text);
     }
 }
@@ -266,8 +267,8 @@ static void print_nodes(const struct bl_cpus *c, void (*line)(void *arg, const c
     char text[160];
     for (uint32_t i = 0; c->n_nodes > 1 && i < c->n_nodes; i++) {
         const struct bl_memory_node *n = &c->node[i];
-        snprintf(text, sizeof text, "memory node %u: %u cores, %llu MiB, %llu MiB free", n->id,
-                 n->n_cores, (unsigned long long)(n->bytes / MIB),
+        snprintf(text, sizeof text, "memory node %u: %u core%s, %llu MiB, %llu MiB free", n->id,
+                 n->n_cores, bl_plural(n->n_cores), (unsigned long long)(n->bytes / MIB),
                  (unsigned long long)(n->free_bytes / MIB));
         line(arg, text);
     }

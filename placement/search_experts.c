@@ -294,21 +294,23 @@ static enum bl_status add_told(struct bl_choice *c, const struct told *t, uint16
                                const char *id)
 {
     const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_PART_EXPERTS};
+    char text[32];
+    const char *layers = bl_range_text(t->first, t->last, text);
     const double gib = (double)t->bytes / (1 << 30), here = 100 * t->here / t->n_layers,
                  alike = 100 * t->alike / t->n_layers;
 
     if (t->slots)
         return bl_add_reason(c, &about,
-                             "%u slots for experts of each of layers %u-%u on %s: %.2f GiB, %s; "
+                             "%u slot%s for experts of each of layer%s on %s: %.2f GiB, %s; "
                              "%.0f %% of uses are expected there, %.0f %% if all were used alike",
-                             t->slots, t->first, t->last, id, gib,
+                             t->slots, bl_plural(t->slots), layers, id, gib,
                              c->plan.expert_policy == BL_EXPERTS_LRU ? "for those used last"
                                                                      : "for the most used",
                              here, alike);
     return bl_add_reason(c, &about,
-                         "%u single experts of layers %u-%u on %s: %.2f GiB; %.0f %% of these "
-                         "layers' uses are expected there, %.0f %% if all were used alike",
-                         t->experts, t->first, t->last, id, gib, here, alike);
+                         "%u single expert%s of layer%s on %s: %.2f GiB; %.0f %% of uses of "
+                         "experts there are expected of them, %.0f %% if all were used alike",
+                         t->experts, bl_plural(t->experts), layers, id, gib, here, alike);
 }
 
 enum bl_status bl_explain_experts(struct bl_choice *c, const struct bl_model *m,

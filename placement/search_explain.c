@@ -35,6 +35,15 @@ enum bl_status bl_add_reason(struct bl_choice *c, const struct bl_reason *about,
     return BL_OK;
 }
 
+const char *bl_range_text(uint32_t first, uint32_t last, char text[32])
+{
+    if (first == last)
+        snprintf(text, 32, " %u", first);
+    else
+        snprintf(text, 32, "s %u-%u", first, last);
+    return text;
+}
+
 static uint64_t free_bytes(const struct bl_choice *c, const struct bl_costs *k, uint16_t d)
 {
     const uint64_t used = bl_ledger_planned(&c->plan.ledger, d);
@@ -249,8 +258,8 @@ enum bl_status bl_explain(struct bl_choice *c, const struct bl_costs *k, const s
         BL_TRY(explain_device(c, k, machine, d));
     if (m->hp.n_layer_nextn)
         BL_TRY(bl_add_reason(c, &ctx,
-                             "%u layers for drafting are not loaded: 0 bytes are planned for them",
-                             m->hp.n_layer_nextn));
+                             "not loaded, so that 0 bytes are planned: %u layer%s for drafting",
+                             m->hp.n_layer_nextn, bl_plural(m->hp.n_layer_nextn)));
     return BL_OK;
 }
 

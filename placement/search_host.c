@@ -97,10 +97,10 @@ static struct way *asked_way(const struct bl_choice *c, const struct bl_model *m
 static void describe(const struct bl_machine_device *d, const struct way *w, char *text, size_t cap)
 {
     if (d->n_domains > 1)
-        snprintf(text, cap, "%u threads on %u of %u memory nodes", w->threads, w->nodes,
-                 d->n_domains);
+        snprintf(text, cap, "%u thread%s on %u of %u memory nodes", w->threads,
+                 bl_plural(w->threads), w->nodes, d->n_domains);
     else
-        snprintf(text, cap, "%u threads", w->threads);
+        snprintf(text, cap, "%u thread%s", w->threads, bl_plural(w->threads));
 }
 
 /* The next best that differs in nodes, where there are several. */

@@ -183,6 +183,8 @@ enum bl_status bl_find_crossovers(struct bl_choice *, const struct bl_model *, c
 enum bl_status bl_add_reason(struct bl_choice *, const struct bl_reason *about, const char *fmt, ...) BL_PRINTF(3, 4);
 enum bl_status bl_explain(struct bl_choice *, const struct bl_costs *, const struct bl_model *,
                           const struct bl_machine *);
+/* "s 3-5", or " 3": to put behind a noun. */
+const char *bl_range_text(uint32_t first, uint32_t last, char text[32]);
 /* Of single experts that statistics chose, and of slots. */
 enum bl_status bl_explain_experts(struct bl_choice *, const struct bl_model *, const struct bl_machine *);
 enum bl_status bl_explain_split(struct bl_choice *, const struct bl_costs *, const struct bl_model *,

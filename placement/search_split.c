@@ -124,10 +124,10 @@ enum bl_status bl_explain_split(struct bl_choice *c, const struct bl_costs *k,
             bl_group_bytes(k, r->layer, BL_GROUP_EXPERTS) / m->hp.n_expert * r->n;
         BL_TRY(bl_add_reason(
             c, &about,
-            "experts %u-%u of layer %u on %s: %.2f GiB, all that was left there; which are used "
+            "expert%s of layer %u on %s: %.2f GiB, all that was left there; which are used "
             "most is not known, so no slots are planned",
-            r->first, r->first + r->n - 1, r->layer, machine->device[r->device].id,
-            (double)bytes / (1 << 30)));
+            bl_range_text(r->first, r->first + r->n - 1, (char[32]){0}), r->layer,
+            machine->device[r->device].id, (double)bytes / (1 << 30)));
     }
     return BL_OK;
 }

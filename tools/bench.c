@@ -346,8 +346,8 @@ static void test_reading(struct bench *b, uint32_t threads)
     if (!bl_bandwidth_read(threads, &b->read_gbs))
         bl_report_note(b->report, "no memory for the read test; its share is left out");
     else if (b->args->progress != BL_PROGRESS_NONE)
-        bl_report_note(b->report, "read test: %.1f GB/s with %" PRIu32 " threads", b->read_gbs,
-                       threads);
+        bl_report_note(b->report, "read test: %.1f GB/s with %" PRIu32 " thread%s", b->read_gbs,
+                       threads, bl_report_plural(threads));
 }
 
 /* ---- rows ---- */
@@ -405,8 +405,10 @@ static void say_row(const struct bench *b, size_t i, const char *name)
     if (b->args->progress == BL_PROGRESS_NONE ||
         (b->args->progress == BL_PROGRESS_AUTO && isatty(STDOUT_FILENO)))
         return;
-    bl_report_note(b->report, "row %zu of %zu: %s, %u threads, %u runs", i + 1, b->n_cases, name,
-                   b->cases[i].threads, (unsigned)b->args->repetitions);
+    bl_report_note(b->report, "row %zu of %zu: %s, %u thread%s, %u run%s", i + 1, b->n_cases, name,
+                   b->cases[i].threads, bl_report_plural(b->cases[i].threads),
+                   (unsigned)b->args->repetitions,
+                   bl_report_plural((uint64_t)b->args->repetitions));
 }
 
 static void fail_row(struct bench *b, const char *name, int code)

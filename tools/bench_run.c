@@ -235,8 +235,9 @@ void bl_bench_print_profile(const struct bl_report *report, const struct bl_benc
     for (uint32_t i = 0; i < r->n_samples; i++)
         all += (double)r->ns[i];
     bl_bench_name(&r->c, name);
-    bl_report_note(report, "profile of %s, first of %u threads, means of %u runs:", name,
-                   r->c.threads, r->n_samples);
+    bl_report_note(report, "profile of %s, first of %u thread%s, means of %u run%s:", name,
+                   r->c.threads, bl_report_plural(r->c.threads), r->n_samples,
+                   bl_report_plural(r->n_samples));
     bl_report_note(report, "%-24s %9s %11s %11s %10s %8s", "kind of step", "steps", "run ms",
                    "wait ms", "us/token", "share");
     for (uint32_t i = 0; i < bl_engine_op_time(e, i, &t); i++) {
@@ -248,6 +249,6 @@ void bl_bench_print_profile(const struct bl_report *report, const struct bl_benc
     }
     print_kind(report, "between steps", 0, all - counted, 0, r, all);
     (void)bl_engine_token_cost(e, 0, &cost);
-    bl_report_note(report, "%" PRIu64 " barriers a run, model of %u layers",
-                   barriers / r->n_samples, cost.layers);
+    bl_report_note(report, "%" PRIu64 " barriers a run, model of %u layer%s",
+                   barriers / r->n_samples, cost.layers, bl_report_plural(cost.layers));
 }

@@ -9,6 +9,7 @@
 #define FORMAT_WORDS "table|json|svg|flags" /* enum bl_plan_format */
 #define SWEEP_WORDS "ub|ctx|gpus"           /* enum bl_sweep_what */
 #define SPLIT_WORDS "none|layer|row|tensor"
+enum { ALL_LAYERS = -2 }; /* as words_for counts */
 static const char *const split_word[] = {"none", "layer", "row", "tensor"};
 
 #define AT(member) offsetof(struct bl_plan_args, member)
@@ -56,11 +57,13 @@ static const struct bl_arg plan_rows[] = {
 
 #define AT(member) offsetof(struct bl_rule_args, member)
 static const struct bl_arg rule_rows[] = {
-    {"-ngl,--n-gpu-layers,--gpu-layers", BL_ARG_INT, AT(n_gpu_layers), "N", 0, 1 << 20,
-     .help = "layers on cards, from the end, the head counting as one (default with rules: all)"},
+    {"-ngl,--n-gpu-layers,--gpu-layers", BL_ARG_INT, AT(n_gpu_layers), "N|auto|all", 0, 1 << 20,
+     .words_for = "auto|all",
+     .help = "layers on cards, from the end, the head counting as one; auto: as the planner likes "
+             "(default; with other rules: all)"},
     {"-ot,--override-tensor", BL_ARG_TEXTS, AT(override), "PATTERN=DEVICE,...",
      .help = "tensors whose names match go to CPU, CUDA0, ...; the first match wins"},
-    {"-ncmoe,--n-cpu-moe", BL_ARG_INT, AT(n_cpu_moe), "N", 1, 1 << 20,
+    {"-ncmoe,--n-cpu-moe", BL_ARG_INT, AT(n_cpu_moe), "N", 0, 1 << 20,
      .help = "experts of the first N layers stay in RAM"},
     {"-cmoe,--cpu-moe", BL_ARG_FLAG, AT(cpu_moe), .help = "all experts stay in RAM"},
     {"-ts,--tensor-split", BL_ARG_TEXT, AT(tensor_split), "N,N,...",
@@ -137,7 +140,9 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
 /* False: none was given. */
 static bool rules_given(const struct bl_rule_args *a, struct bl_placement_rules *out)
 {
-    *out = (struct bl_placement_rules){.n_gpu_layers = (int32_t)a->n_gpu_layers,
+    const int64_t n_gpu_layers = a->n_gpu_layers == ALL_LAYERS ? INT32_MAX : a->n_gpu_layers;
+
+    *out = (struct bl_placement_rules){.n_gpu_layers = (int32_t)n_gpu_layers,
                                        .override = a->override.item,
                                        .n_overrides = (uint32_t)a->override.n,
                                        .n_cpu_moe = (uint32_t)a->n_cpu_moe,
@@ -148,8 +153,8 @@ static bool rules_given(const struct bl_rule_args *a, struct bl_placement_rules 
                                        .split_mode =
                                            a->split_mode < 0 ? NULL : split_word[a->split_mode],
                                        .main_gpu = (int32_t)a->main_gpu};
-    return a->n_gpu_layers >= 0 || a->override.n || a->n_cpu_moe || a->cpu_moe ||
-           a->no_kv_offload || a->tensor_split || a->devices || a->split_mode >= 0 || a->main_gpu;
+    return n_gpu_layers >= 0 || a->override.n || a->n_cpu_moe || a->cpu_moe || a->no_kv_offload ||
+           a->tensor_split || a->devices || a->split_mode >= 0 || a->main_gpu;
 }
 
 static enum bl_status open_model(struct bl_plan_ask *q, const char *shape, const char *path)

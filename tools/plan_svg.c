@@ -104,8 +104,9 @@ static void draw_top(struct bl_plan_picture *p)
     bl_svg_text(s, BL_PIC_MARGIN, 84,
                 &(struct bl_svg_style){.size = 12, .fill = BL_SVG_SOFT, .most = 840},
                 "context %s tokens \xc2\xb7 cache %s, %s \xc2\xb7 steps of at most %u "
-                "\xc2\xb7 %u threads, %u for prompts \xc2\xb7 speeds at a depth of %s",
-                ctx, i->type_k, i->type_v, i->ubatch_tokens, i->threads, i->threads_prefill, depth);
+                "\xc2\xb7 %u thread%s, %u for prompts \xc2\xb7 speeds at a depth of %s",
+                ctx, i->type_k, i->type_v, i->ubatch_tokens, i->threads,
+                bl_report_plural(i->threads), i->threads_prefill, depth);
     draw_speed(s, BL_PIC_END - 110, "decode", &i->decode);
     draw_speed(s, BL_PIC_END, "prefill", &i->prefill);
 }

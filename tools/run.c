@@ -84,9 +84,9 @@ static int check_prompt(const struct bl_report *report, size_t n_ids, uint64_t c
     }
     if (n_ids > ctx) {
         bl_report_error(report,
-                        "the prompt has %zu tokens but the context holds %" PRIu64
+                        "the prompt has %zu token%s but the context holds %" PRIu64
                         "; make it larger with -c",
-                        n_ids, ctx);
+                        n_ids, bl_report_plural(n_ids), ctx);
         return BL_EXIT_FAILURE;
     }
     return BL_EXIT_OK;

@@ -104,7 +104,7 @@ static void announce(const struct bl_report *r, const struct synth_args *a,
     bl_synth_describe(s, &info);
     bl_format_bytes(bytes, (double)info.weight_bytes);
     bl_report_note(r, "%s: %u layer%s, %u tokens, %.2f billion parameters, %s of weights as %s%s",
-                   info.shape, info.layers, info.layers == 1 ? "" : "s", info.vocab,
+                   info.shape, info.layers, bl_report_plural(info.layers), info.vocab,
                    (double)info.params / 1e9, bytes, info.recipe, a->no_data ? ", left out" : "");
 }
 

@@ -129,13 +129,13 @@ static void what_is_wrong_is_named(void **state)
     refused(&(struct bl_placement_rules){OT("exps=CUDA4")}, BL_EINVAL, "'CUDA4' is no device");
     refused(&(struct bl_placement_rules){OT("(exps=CPU")}, BL_EINVAL, "no regular expression");
     refused(&(struct bl_placement_rules){OT("exps")}, BL_EINVAL, "must be PATTERN=DEVICE");
-    refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,ffn_gate_exps=CUDA2")},
-            BL_EUNSUPPORTED, "placed whole");
+    refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,ffn_gate_exps=CUDA2")}, BL_EINVAL,
+            "placed whole");
     refused(&(struct bl_placement_rules){.cpu_moe = true, .n_cpu_moe = 3}, BL_EINVAL,
             "-cmoe and -ncmoe 3");
     refused(&(struct bl_placement_rules){.split_mode = "none", .tensor_split = "1,1"}, BL_EINVAL,
             "-sm none and -ts");
-    refused(&(struct bl_placement_rules){.split_mode = "row"}, BL_EUNSUPPORTED, "-sm row");
+    refused(&(struct bl_placement_rules){.split_mode = "row"}, BL_EINVAL, "-sm row");
     refused(&(struct bl_placement_rules){.main_gpu = 1}, BL_EINVAL, "-mg 1");
     refused(&(struct bl_placement_rules){.split_mode = "none", .main_gpu = 4}, BL_EINVAL, "-mg 4");
     refused(&(struct bl_placement_rules){.tensor_split = "1,1,1,1,1"}, BL_EINVAL, "more shares");
@@ -143,10 +143,10 @@ static void what_is_wrong_is_named(void **state)
     refused(&(struct bl_placement_rules){.tensor_split = "a"}, BL_EINVAL, "must be a share");
     refused(&(struct bl_placement_rules){.devices = "CUDA9"}, BL_EINVAL, "-dev");
     refused(&(struct bl_placement_rules){.n_gpu_layers = -1, OT("ffn_(up|gate)_exps=CPU")},
-            BL_EUNSUPPORTED, "leaves blk.0.ffn_down_exps.weight where it is");
-    refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,exps=CPU")}, BL_EUNSUPPORTED,
+            BL_EINVAL, "leaves blk.0.ffn_down_exps.weight where it is");
+    refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,exps=CPU")}, BL_EINVAL,
             "-ot ffn_up_exps=CUDA1 and -ot exps=CPU contradict");
-    refused(&(struct bl_placement_rules){OT("attn_sinks=CPU")}, BL_EUNSUPPORTED,
+    refused(&(struct bl_placement_rules){OT("attn_sinks=CPU")}, BL_EINVAL,
             "stays with the cached state");
     refused(&(struct bl_placement_rules){.devices = "CUDA0,CUDA2", OT("exps=CUDA1")}, BL_EINVAL,
             "-dev CUDA0,CUDA2 contradict");

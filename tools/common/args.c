@@ -150,21 +150,35 @@ static bool unknown_option(const struct bl_command *c, const char *word, size_t 
 
 /* ---- values ---- */
 
+/* -1 for the first of the words "auto|all", -2 for the second; 0: none of them. */
+static int word_number(const char *words, const char *text)
+{
+    const size_t n = strlen(text);
+
+    for (int i = -1; words && *words; i--) {
+        const size_t len = strcspn(words, "|");
+        if (len == n && !memcmp(words, text, n))
+            return i;
+        words += len + (words[len] == '|');
+    }
+    return 0;
+}
+
 static bool set_int(const struct bl_command *c, const struct bl_arg *row, const char *name,
                     const char *text, int64_t *out)
 {
     char *end;
     bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
 
-    if (row->word && !strcmp(text, row->word)) {
-        *out = -1;
+    if (word_number(row->words_for, text)) {
+        *out = word_number(row->words_for, text);
         return true;
     }
     errno = 0;
     long long v = strtoll(text, &end, hex ? 16 : 10);
     if (end == text || *end || text[0] == ' ')
-        return bad(c, "%s wants a whole number%s%s, not '%s'", name, row->word ? " or " : "",
-                   row->word ? row->word : "", text);
+        return bad(c, "%s wants a whole number%s%s, not '%s'", name, row->words_for ? " or " : "",
+                   row->words_for ? row->words_for : "", text);
     if (errno || (double)v < row->min || (double)v > row->max)
         return bad(c, "%s is %s but must be from %.0f to %.0f", name, text, row->min, row->max);
     *out = v;

@@ -38,7 +38,7 @@ struct bl_arg {
     bool required;     /* one row of its `instead` number must be given */
     bool excuses;      /* given: nothing is required */
     uint8_t words;     /* of BL_ARG_TEXTS: so many follow each time; 0: one */
-    const char *word;  /* of BL_ARG_INT: this word stands for -1 */
+    const char *words_for; /* of BL_ARG_INT: "auto|all" stand for -1 and -2; NULL: no word does */
     const char *help;  /* with unit and default */
 };
 struct bl_arg_group {

@@ -37,7 +37,7 @@ static const struct bl_arg engine_rows[] = {
              "types and "
              "threads hold where no option is given, and options that ask for other memory are "
              "refused"},
-    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N|max", 0, 1 << 30, .word = "max",
+    {"-c,--ctx-size", BL_ARG_INT, AT(ctx_tokens), "N|max", 0, 1 << 30, .words_for = "max",
      .help =
          "context, in tokens (default: what the model was trained with, at most 4096); max: the "
          "longest that fits, at most what it was trained with"},

@@ -215,6 +215,7 @@ void bl_generator_report(const struct bl_generator *g)
     }
     bl_report_note(
         g->report,
-        "prompt %zu tokens, %.1f tokens/s; decode %zu tokens, %.1f tokens/s; stopped: %s", g->n_fed,
-        prompt, g->n_generated, decode, g->stopped);
+        "prompt %zu token%s, %.1f tokens/s; decode %zu token%s, %.1f tokens/s; stopped: %s",
+        g->n_fed, bl_report_plural(g->n_fed), prompt, g->n_generated,
+        bl_report_plural(g->n_generated), decode, g->stopped);
 }

@@ -39,6 +39,12 @@ struct bl_report {
     bool json;        /* one JSON object per line instead of text, for programs */
 };
 
+/* Behind a noun of which there are so many. */
+static inline const char *bl_report_plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 int bl_exit_code(enum bl_stage, enum bl_status);
 
 /* "ballast VERB: message". Control characters and malformed UTF-8 in it are replaced. */
