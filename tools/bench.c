@@ -24,7 +24,7 @@ struct bench_args {
     struct bl_arg_texts device_set;
     int64_t repetitions, delay, cpu_mask, watchdog;
     int format, format_err, flash_attention, progress;
-    bool no_warmup, no_mmap, mlock, exact, no_read_test, profile, verbose;
+    bool no_warmup, no_mmap, mlock, exact, no_read_test, read_tests, profile, verbose;
 };
 #define AT(member) offsetof(struct bench_args, member)
 
@@ -71,6 +71,10 @@ static const struct bl_arg how_rows[] = {
     {"--no-warmup", BL_ARG_FLAG, AT(no_warmup), .help = "no untimed run before those of a row"},
     {"--no-read-test", BL_ARG_FLAG, AT(no_read_test),
      .help = "do not measure how fast memory can be read; the share of it is left out"},
+    {"--read-tests", BL_ARG_FLAG, AT(read_tests),
+     .help =
+         "measure it before, between and behind the runs of every row, each run's share against "
+         "those around it: for machines that change their speed (0.2 s and 256 MiB each)"},
     {"--profile", BL_ARG_FLAG, AT(profile),
      .help = "after each row, on standard error: time by kind of step and waiting for threads; "
              "timing costs about 0.1 us a step"},
@@ -435,6 +439,7 @@ static int run_row(struct bench *b, size_t i)
     const struct bl_bench_how how = {.repetitions = (uint32_t)a->repetitions,
                                      .no_warmup = a->no_warmup,
                                      .profile = a->profile,
+                                     .read_tests = a->read_tests,
                                      .stopped = stopped};
     struct bl_bench_result r = {
         .c = b->cases[i], .no_mmap = a->no_mmap, .exact = a->exact, .cpu_mask = a->cpu_mask};

@@ -61,22 +61,25 @@ struct bl_bench_result {
     uint64_t *ns;                /* [n_samples] */
     uint32_t n_samples;
     double machine_gbs;          /* read test, 0: none */
+    double *test_gbs;            /* [n_samples + 1] read tests before, between and behind the samples; NULL: none */
     /* from the samples: tokens per second of each, and their */
     double avg_ns, stddev_ns, avg_ts, stddev_ts, median_ts, best_ts;
     /* of rows that only generate: what a token reads, its state at the middle of the row */
     uint64_t weight_bytes, state_bytes;
-    double read_gbs, read_share; /* by the median; share of machine_gbs */
+    double read_gbs, read_share; /* by the median; share of machine_gbs, or the median of the samples' shares of the
+                                  * tests around them */
     double weight_gmacs;         /* 10^9 multiply-adds with weights per second, by the median */
 };
 struct bl_bench_how {
     uint32_t repetitions;
     bool no_warmup, profile;
+    bool read_tests;             /* around every sample */
     bool (*stopped)(void);       /* asked between steps */
 };
 void bl_bench_describe(const struct bl_gguf *, struct bl_bench_model *);
 /* Fills ns, n_samples and what follows from them. BL_ECANCELLED when stopped. */
 enum bl_status bl_bench_measure(struct bl_bench_result *, struct bl_engine *, const struct bl_bench_how *);
-/* The figures from the samples and from machine_gbs. */
+/* The figures from the samples and from the read tests. */
 void bl_bench_figures(struct bl_bench_result *, const struct bl_token_cost *);
 void bl_bench_result_finish(struct bl_bench_result *);
 /* Where the time of the timed repetitions went. */

@@ -9,7 +9,7 @@
 
 /* ---- fields of csv, json and sql ---- */
 
-enum kind { TEXT, WHOLE, REAL, TRUTH, SAMPLES_NS, SAMPLES_TS, NOTHING /* not known */ };
+enum kind { TEXT, WHOLE, REAL, TRUTH, SAMPLES_NS, SAMPLES_TS, TESTS_GBS, NOTHING /* not known */ };
 struct field {
     const char *name;
     enum kind kind;
@@ -134,6 +134,7 @@ static void our_fields(struct fields *l, const struct bl_bench_result *r)
     add_real(l, "read_share", r->read_share, read && r->read_share > 0);
     add_real(l, "weight_gmacs", r->weight_gmacs, r->weight_gmacs > 0);
     add_whole(l, "n_threads_batch", r->c.threads_batch ? r->c.threads_batch : r->c.threads);
+    add(l, "read_tests_gbs", TESTS_GBS);
 }
 
 static void all_fields(struct fields *l, const struct bl_bench_result *r)
@@ -145,7 +146,7 @@ static void all_fields(struct fields *l, const struct bl_bench_result *r)
 
 static bool is_list(const struct field *f)
 {
-    return f->column == SAMPLES_NS || f->column == SAMPLES_TS;
+    return f->column == SAMPLES_NS || f->column == SAMPLES_TS || f->column == TESTS_GBS;
 }
 
 /* ---- csv and sql ---- */
@@ -260,6 +261,16 @@ static void print_samples(FILE *out, const struct bl_bench_result *r, bool rates
     fputs(" ]", out);
 }
 
+static void print_tests(FILE *out, const struct bl_bench_result *r)
+{
+    const uint32_t n = r->test_gbs && r->test_gbs[0] > 0 ? r->n_samples + 1 : 0;
+
+    fputs("[ ", out);
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(out, "%s%g", i ? ", " : "", r->test_gbs[i]);
+    fputs(n ? " ]" : "]", out);
+}
+
 static void print_json_value(FILE *out, const struct field *f, const struct bl_bench_result *r)
 {
     switch (f->kind) {
@@ -278,6 +289,9 @@ static void print_json_value(FILE *out, const struct field *f, const struct bl_b
     case SAMPLES_NS:
     case SAMPLES_TS:
         print_samples(out, r, f->kind == SAMPLES_TS);
+        break;
+    case TESTS_GBS:
+        print_tests(out, r);
         break;
     case NOTHING:
         fputs("null", out);

@@ -15,6 +15,7 @@ struct feeder {
     uint32_t batch, n_vocab;
     uint64_t random;
     const struct bl_bench_how *how;
+    bool untested;             /* no memory for a read test */
 };
 
 /* ---- feeding ---- */
@@ -74,12 +75,23 @@ static enum bl_status warm_up(struct feeder *f, const struct bl_bench_case *c)
     return st ? st : bl_session_rewind(f->session, 0);
 }
 
+/* A machine may change its speed between one sample and the next, a virtual one by half. Without memory for it nothing is
+ * said of shares. */
+static void test_reading(struct feeder *f, struct bl_bench_result *r, uint32_t i)
+{
+    if (f->how->read_tests && !f->untested && !bl_bandwidth_read(r->c.threads, &r->test_gbs[i]))
+        f->untested = true;
+    if (f->untested)
+        r->test_gbs[0] = 0;
+}
+
 static enum bl_status repeat(struct feeder *f, struct bl_bench_result *r)
 {
     for (uint32_t i = 0; i < f->how->repetitions; i++) {
         enum bl_status st = stand_at(f, r->c.depth);
         if (st)
             return st;
+        test_reading(f, r, i);
         if (f->how->profile)
             bl_engine_profile(f->engine, true, i == 0);
         const uint64_t began = bl_clock_ns();
@@ -93,6 +105,7 @@ static enum bl_status repeat(struct feeder *f, struct bl_bench_result *r)
             return st;
         r->n_samples = i + 1;
     }
+    test_reading(f, r, r->n_samples);
     return BL_OK;
 }
 
@@ -125,7 +138,8 @@ enum bl_status bl_bench_measure(struct bl_bench_result *r, struct bl_engine *e,
     f.ids = calloc(f.batch, sizeof *f.ids);
     f.sessions = calloc(f.batch, sizeof *f.sessions);
     r->ns = calloc(how->repetitions, sizeof *r->ns);
-    if (f.ids && f.sessions && r->ns)
+    r->test_gbs = calloc((size_t)how->repetitions + 1, sizeof *r->test_gbs);
+    if (f.ids && f.sessions && r->ns && r->test_gbs)
         st = measure(&f, r);
     if (!st)
         st = bl_engine_token_cost(e, middle, &cost);
@@ -139,28 +153,49 @@ enum bl_status bl_bench_measure(struct bl_bench_result *r, struct bl_engine *e,
 void bl_bench_result_finish(struct bl_bench_result *r)
 {
     free(r->ns);
+    free(r->test_gbs);
     r->ns = NULL;
+    r->test_gbs = NULL;
 }
 
 /* ---- figures ---- */
 
 static int by_value(const void *a, const void *b)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    const double x = *(const double *)a, y = *(const double *)b;
 
     return (x > y) - (x < y);
 }
 
-/* Of the sorted copy; 0 without memory, which leaves the figure out. */
-static double median_ns(const uint64_t *ns, uint32_t n)
+/* Sorts them. */
+static double median(double *v, uint32_t n)
 {
-    uint64_t *v = malloc(n * sizeof *v);
-
-    if (!v)
-        return 0;
-    memcpy(v, ns, n * sizeof *v);
     qsort(v, n, sizeof *v, by_value);
-    const double m = n % 2 ? (double)v[n / 2] : ((double)v[n / 2 - 1] + (double)v[n / 2]) / 2;
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* 0 without memory, which leaves the figure out. */
+static double median_ns(const struct bl_bench_result *r)
+{
+    double *v = malloc(r->n_samples * sizeof *v), m = 0;
+
+    for (uint32_t i = 0; v && i < r->n_samples; i++)
+        v[i] = (double)r->ns[i];
+    if (v)
+        m = median(v, r->n_samples);
+    free(v);
+    return m;
+}
+
+/* Of what the memory gave around each sample; likewise. */
+static double median_share(const struct bl_bench_result *r, double sample_bytes)
+{
+    double *v = malloc(r->n_samples * sizeof *v), m = 0;
+
+    for (uint32_t i = 0; v && i < r->n_samples; i++)
+        v[i] = sample_bytes / (double)r->ns[i] * 2 / (r->test_gbs[i] + r->test_gbs[i + 1]);
+    if (v)
+        m = median(v, r->n_samples);
     free(v);
     return m;
 }
@@ -184,8 +219,12 @@ static void work_figures(struct bl_bench_result *r, const struct bl_token_cost *
         return;
     r->weight_bytes = cost->weight_bytes + cost->head_bytes;
     r->state_bytes = cost->state_bytes;
-    r->read_gbs = (double)(r->weight_bytes + r->state_bytes) * c->gen / ns;
-    r->read_share = r->machine_gbs > 0 ? r->read_gbs / r->machine_gbs : 0;
+    const double bytes = (double)(r->weight_bytes + r->state_bytes) * c->gen;
+    r->read_gbs = bytes / ns;
+    if (r->test_gbs && r->test_gbs[0] > 0)
+        r->read_share = median_share(r, bytes);
+    else
+        r->read_share = r->machine_gbs > 0 ? r->read_gbs / r->machine_gbs : 0;
 }
 
 void bl_bench_figures(struct bl_bench_result *r, const struct bl_token_cost *cost)
@@ -205,10 +244,10 @@ void bl_bench_figures(struct bl_bench_result *r, const struct bl_token_cost *cos
     r->stddev_ns = spread(ns, ns2, r->n_samples);
     r->avg_ts = ts / r->n_samples;
     r->stddev_ts = spread(ts, ts2, r->n_samples);
-    const double median = median_ns(r->ns, r->n_samples);
-    r->median_ts = median > 0 ? tokens * 1e9 / median : 0;
-    if (median > 0)
-        work_figures(r, cost, median);
+    const double middle = median_ns(r);
+    r->median_ts = middle > 0 ? tokens * 1e9 / middle : 0;
+    if (middle > 0)
+        work_figures(r, cost, middle);
 }
 
 /* ---- profile ---- */

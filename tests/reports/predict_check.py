@@ -9,6 +9,8 @@ measures decode (32 tokens after 0 and 4096 others) and prefill (512 and 2048 to
 Where the figures that decide a row moved by more than 5 % from one probe to the next, or the row's own five samples lie
 so far apart that their quartiles differ by more than 10 %, the machine was not the same all the while: the row is
 measured anew, up to N times (default 3), and what never stood still is printed with the reason and does not count.
+A virtual machine's memory may change its speed by half for a second or two: of twelve samples of decode those count that
+stand between two read tests within 5 % of the probe's, if they are five.
 What is predicted comes from the probe before. Exit 1: the median of the errors is above 10 % or one is above 20 %.
 --prefix is put before every command that measures, such as 'chrt -r 1'. --log keeps what was measured as JSON lines;
 --again FILE predicts those anew from the machines in them, with the models' headers alone.
@@ -33,6 +35,7 @@ V4 = {"like": "deepseek-v4-flash", "metadata": {"expert_count": 48}} # whole lay
 ROWS = [("decode", 32, 0, 16), ("decode", 32, 4096, 4112), ("prefill", 512, 0, 0), ("prefill", 2048, 0, 768)]
 UBATCH, CTX = 512, 6144
 STILL, APART = 0.05, 0.10 # probes may differ by, quartiles of a row's samples
+SAMPLES, MOST_SAMPLES = 5, 12
 
 def run(args, prefix=()):
     r = subprocess.run([*prefix, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -71,14 +74,26 @@ def moved(before, after, types, row):
     x, y = figures(before, types, row[0], row[2]), figures(after, types, row[0], row[2])
     return max((abs(math.log(y[k] / x[k])), k) for k in x)
 
-def measure(a, path, row):
+def bench(a, path, row, *more):
     phase, n, depth, _ = row
     sizes = ["-p", "0", "-n", str(n)] if phase == "decode" else ["-p", str(n), "-n", "0"]
-    text = run([a.ballast, "bench", "-m", path, *sizes, "-d", str(depth), "-ub", str(UBATCH), "-r", "5",
-                "--no-read-test", "-o", "json"], a.prefix)
-    row = json.loads(text)[-1]
-    s = sorted(row["samples_ts"])
-    return row["median_ts"], s[len(s) - 1 - len(s) // 4] / s[len(s) // 4] - 1
+    return json.loads(run([a.ballast, "bench", "-m", path, *sizes, "-d", str(depth), "-ub", str(UBATCH), *more, "-o", "json"],
+                          a.prefix))[-1]
+
+def decode_samples(a, path, row, read_bps):
+    r = bench(a, path, row, "-r", str(MOST_SAMPLES), "--read-tests")
+    like = [abs(math.log(gbs * 1e9 / read_bps)) <= STILL for gbs in r["read_tests_gbs"]]
+    return [ts for i, ts in enumerate(r["samples_ts"]) if like[i] and like[i + 1]]
+
+def measure(a, path, row, before):
+    """Median and how far the samples' quartiles lie apart; too few of them: as far as can be."""
+    if row[0] == "decode":
+        s = sorted(decode_samples(a, path, row, before["devices"][0]["read_measured_bps"]))
+    else:
+        s = sorted(bench(a, path, row, "-r", str(SAMPLES), "--no-read-test")["samples_ts"])
+    if len(s) < SAMPLES:
+        return (s[len(s) // 2] if s else math.nan), math.inf
+    return s[len(s) // 2], s[len(s) - 1 - len(s) // 4] / s[len(s) // 4] - 1
 
 def predict(a, path, machine, row):
     phase, _, _, depth = row
@@ -93,6 +108,8 @@ def why_not(r):
     """What speaks against counting a row; empty: nothing."""
     if r["moves"] > STILL:
         return "%s moved %.1f %% between probes" % (r["what"], 100 * r["moves"])
+    if math.isinf(r["apart"]):
+        return "memory's speed did not stand still for %d samples" % SAMPLES
     if r["apart"] > APART:
         return "samples %.1f %% apart" % (100 * r["apart"])
     return ""
@@ -124,7 +141,7 @@ def one(a, name, text, types):
         for group in [[r] for r in pending if r[0] == "decode"] + [[r for r in pending if r[0] == "prefill"]]:
             if not group:
                 continue
-            speeds = [measure(a, path, r) for r in group]
+            speeds = [measure(a, path, r, before) for r in group]
             after = probe(a)
             for r, (speed, apart) in zip(group, speeds):
                 moves, what = moved(before, after, types, r)
