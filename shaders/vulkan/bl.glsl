@@ -21,6 +21,8 @@ layout(buffer_reference, buffer_reference_align = 4, scalar) buffer words_at { u
 layout(buffer_reference, buffer_reference_align = 4, scalar) buffer ints_at { int v[]; };
 layout(buffer_reference, buffer_reference_align = 4, scalar) buffer floats_at { float v[]; };
 layout(buffer_reference, buffer_reference_align = 8, scalar) buffer addrs_at { uint64_t v[]; };
+layout(buffer_reference, buffer_reference_align = 8, scalar) buffer pairs_at { uvec2 v[]; };
+layout(buffer_reference, buffer_reference_align = 16, scalar) buffer vec4s_at { vec4 v[]; };
 
 /* backends/vulkan/vk_ops.h: struct bl_vk_args. a: addresses, 0 where a source is absent. n: numbers, floats by their bits. */
 layout(push_constant, scalar) uniform bl_args { uint64_t a[10]; uint n[12]; } arg;
@@ -29,6 +31,18 @@ layout(push_constant, scalar) uniform bl_args { uint64_t a[10]; uint n[12]; } ar
 layout(buffer_reference, buffer_reference_align = 4, scalar) buffer params_at {
     uint n_tok, n_seq, n_out, n_bytes, token_off, pos_off, seq_off, out_off, table_off;
 };
+
+/* Eight floats; rows of whole eights begin at multiples of 16 bytes. */
+void floats8_at(const uint64_t at, out float v[8])
+{
+    if ((uint(at) & 15u) == 0) {
+        const vec4 a = vec4s_at(at).v[0], b = vec4s_at(at).v[1];
+        v = float[8](a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w);
+    } else {
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            v[j] = floats_at(at).v[j];
+    }
+}
 
 float num(const uint i) { return uintBitsToFloat(arg.n[i]); }
 

@@ -1,6 +1,7 @@
 #version 450
 /* SPDX-License-Identifier: MIT */
-/* EMBED: the row of each token's id, scaled. An invocation decodes eight elements.
+/* EMBED: the row of each token's id, scaled. An invocation decodes a unit; of those for eights
+ * the rest has nothing to do.
  *   a: table, y, params   n: elements, bytes of a row of the table, scale   groups: eights, tokens */
 #extension GL_GOOGLE_include_directive : require
 #include "bl.glsl"
@@ -19,9 +20,12 @@ void main()
     for (uint j = 8 * i; j < min(n, 8 * i + 8); j++)
         y.v[j] = num(2) * decode1(row, j);
 #else
-    float w[8];
-    decode8(row, i, w);
-    [[unroll]] for (uint j = 0; j < 8; j++)
-        y.v[8 * i + j] = num(2) * w[j];
+    if (i >= units_of(n))
+        return;
+    float w[EIGHTS][8];
+    decode(row, i, w);
+    [[unroll]] for (uint e = 0; e < EIGHTS; e++)
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            y.v[8 * eight_of(i, e) + j] = num(2) * w[e][j];
 #endif
 }

@@ -12,17 +12,17 @@ void main()
 {
     const uint k = arg.n[0], m = arg.n[1], n_tok = arg.n[2], head = gl_WorkGroupID.z;
     const uint row0 = gl_WorkGroupID.x * SIDE, col0 = gl_WorkGroupID.y * SIDE;
-    const uint row = row0 + gl_LocalInvocationIndex / 4, col = col0 + gl_LocalInvocationIndex / 4;
+    const uint row = row0 + load_side(), col = col0 + load_side();
     const uint64_t w = arg.a[0] + uint64_t(arg.n[6]) * head + uint64_t(arg.n[3]) * row;
     const uint64_t x = arg.a[1] + 4 * (uint64_t(arg.n[4]) * col + k * head);
     const float scale = arg.a[4] != 0 ? floats_at(arg.a[4]).v[arg.n[7] * head] : 1;
-    float sum[SUB][SUB];
+    vec4 sum[SUB];
     multiply_tile(k, row < m ? w : 0, col < n_tok ? x : 0, sum);
-    [[unroll]] for (uint r = 0; r < SUB; r++)
-        [[unroll]] for (uint c = 0; c < SUB; c++) {
-            const uint i = row0 + sub_row() + r * (SIDE / SUB), t = col0 + sub_col() + c * (SIDE / SUB);
+    [[unroll]] for (uint c = 0; c < SUB; c++)
+        [[unroll]] for (uint r = 0; r < SUB; r++) {
+            const uint i = row0 + SUB * sub_row() + r, t = col0 + SUB * sub_col() + c;
             if (i < m && t < n_tok)
                 floats_at(arg.a[2] + 4 * (uint64_t(arg.n[5]) * t + m * head)).v[i] =
-                    sum[r][c] * scale + (arg.a[3] != 0 ? floats_at(arg.a[3]).v[i] : 0);
+                    sum[c][r] * scale + (arg.a[3] != 0 ? floats_at(arg.a[3]).v[i] : 0);
         }
 }

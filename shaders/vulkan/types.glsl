@@ -1,48 +1,105 @@
 /* SPDX-License-Identifier: MIT */
-/* types.glsl — elements of a row of TYPE, as floats: core/dtype_unpack.c is the specification.
+/* types.glsl — rows of TYPE: core/dtype_unpack.c is the specification.
  *
- *   decode8(row, i, w)   w[0..8): elements [8 i, 8 i + 8) of the row that begins at address `row`
- *   decode1(row, i)      one element; rows of F32, F16 and BF16 need not be whole eights
+ * A unit is what one invocation takes of a row at a time: neighbouring bytes of quants, read once, and all that they stand
+ * for. Unit u is EIGHTS runs of eight elements; run n is elements [8 e, 8 e + 8) with e = eight_of(u, n).
  *
- * TYPE is a number of the enum that the build makes of core/dtype.def (BL_Q4_K, ...). */
+ *   unpack(row, u, q, d, m)  element j of run n is d[n] * (signed byte j of q[n]) + m[n], m being left alone but for HAS_MIN
+ *   decode(row, u, w)        the same, as floats
+ *   decode1(row, i)          one element of F32, F16, BF16, whose rows need not be whole eights and which have no unpack
+ *
+ * TYPE is a number of the enum that the build makes of core/dtype.def (BL_Q4_K, ...). Rows begin where blocks of the type
+ * may: at multiples of 8 bytes for Q4_K, Q5_K and IQ4_XS, of 4 where a block is whole words, else of 2 or 1. Quants are
+ * loaded as words in every case, and only as words that hold a byte of what is asked for. */
+#include "bytes.glsl"
 
-float half_at(const uint64_t at) { return unpackHalf2x16(uint(halves_at(at).v[0])).x; }
-uint byte_at(const uint64_t at) { return uint(bytes_at(at).v[0]); }
-uint half_word(const uint64_t at) { return uint(halves_at(at).v[0]); }
-/* A word at an even address. */
-uint word_at(const uint64_t at) { return uint(halves_at(at).v[0]) | uint(halves_at(at).v[1]) << 16; }
-int signed8(const uint b) { return bitfieldExtract(int(b), 0, 8); }
+#define IS_FLOAT (TYPE == BL_F32 || TYPE == BL_F16 || TYPE == BL_BF16)
+#define HAS_MIN (TYPE == BL_Q4_1 || TYPE == BL_Q5_1 || TYPE == BL_Q4_K || TYPE == BL_Q5_K || TYPE == BL_Q2_K)
 
-#if TYPE == BL_F32
-float decode1(const uint64_t row, const uint i) { return floats_at(row).v[i]; }
-#elif TYPE == BL_F16
-float decode1(const uint64_t row, const uint i) { return half_at(row + 2 * i); }
-#elif TYPE == BL_BF16
-float decode1(const uint64_t row, const uint i) { return uintBitsToFloat(half_word(row + 2 * i) << 16); }
+/* ---- units ---- */
+
+#if TYPE == BL_Q6_K || TYPE == BL_Q2_K || TYPE == BL_Q3_K || TYPE == BL_TQ2_0
+const uint EIGHTS = 4, STEP = 4;
+#elif TYPE == BL_Q4_K || TYPE == BL_Q5_K
+const uint EIGHTS = 2, STEP = 4;
+#elif TYPE == BL_Q8_0 || TYPE == BL_Q4_0 || TYPE == BL_Q4_1 || TYPE == BL_Q5_0 || TYPE == BL_Q5_1 || TYPE == BL_IQ4_NL || \
+    TYPE == BL_IQ4_XS || TYPE == BL_MXFP4
+const uint EIGHTS = 2, STEP = 2;
+#elif TYPE == BL_NVFP4
+const uint EIGHTS = 2, STEP = 1;
+#else
+const uint EIGHTS = 1, STEP = 1;
 #endif
 
-#if TYPE == BL_F32 || TYPE == BL_F16 || TYPE == BL_BF16
-void decode8(const uint64_t row, const uint i, out float w[8])
+uint eight_of(const uint u, const uint n) { return u / STEP * (STEP * EIGHTS) + u % STEP + n * STEP; }
+/* Of a row of k elements. */
+uint units_of(const uint k) { return k / (8 * EIGHTS); }
+
+#if IS_FLOAT
+float decode1(const uint64_t row, const uint i)
 {
-    [[unroll]] for (uint j = 0; j < 8; j++)
-        w[j] = decode1(row, 8 * i + j);
+#if TYPE == BL_F32
+    return floats_at(row).v[i];
+#elif TYPE == BL_F16
+    return half_at(row + 2 * i);
+#else
+    return uintBitsToFloat(half_word(row + 2 * i) << 16);
+#endif
+}
+
+void decode(const uint64_t row, const uint u, out float w[EIGHTS][8])
+{
+#if TYPE == BL_F32
+    float v[8];
+    floats8_at(row + 32 * u, v);
+    w[0] = v;
+#else
+    if ((uint(row) & 7u) != 0) { /* not whole eights */
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            w[0][j] = decode1(row, 8 * u + j);
+        return;
+    }
+    const uvec4 x = uvec4(pair_at(row + 16 * u), pair_at(row + 16 * u + 8));
+    [[unroll]] for (uint j = 0; j < 4; j++) {
+#if TYPE == BL_F16
+        const vec2 v = unpackHalf2x16(x[j]);
+        w[0][2 * j] = v.x;
+        w[0][2 * j + 1] = v.y;
+#else
+        w[0][2 * j] = uintBitsToFloat(x[j] << 16);
+        w[0][2 * j + 1] = uintBitsToFloat(x[j] & 0xffff0000u);
+#endif
+    }
+#endif
 }
 
 #else
 
-/* Nibbles of n bytes: low ones are elements 0..n-1, high ones n..2n-1. `at`: of the first byte, e: first element. */
-uint nibble(const uint64_t at, const uint n, const uint e) { return byte_at(at + e % n) >> 4 * (e / n) & 15u; }
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS]);
+
+void decode(const uint64_t row, const uint u, out float w[EIGHTS][8])
+{
+    uvec2 q[EIGHTS];
+    float d[EIGHTS], m[EIGHTS];
+    unpack(row, u, q, d, m);
+    [[unroll]] for (uint n = 0; n < EIGHTS; n++) {
+        floats_of(q[n], w[n]);
+        [[unroll]] for (uint j = 0; j < 8; j++)
+#if HAS_MIN
+            w[n][j] = d[n] * w[n][j] + m[n];
+#else
+            w[n][j] *= d[n];
+#endif
+    }
+}
 
 #if TYPE == BL_Q8_0
-void decode8(const uint64_t row, const uint i, out float w[8])
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
 {
-    const uint64_t b = row + 34 * (i / 4);
-    const float d = half_at(b);
-    [[unroll]] for (uint j = 0; j < 8; j += 2) {
-        const uint two = half_word(b + 2 + 8 * (i % 4) + j);
-        w[j] = d * float(signed8(two));
-        w[j + 1] = d * float(signed8(two >> 8));
-    }
+    const uint64_t b = row + 34 * (u / 2), at = b + 2 + 8 * (u % 2);
+    d[0] = d[1] = half_at(b);
+    q[0] = bytes8_at(at);
+    q[1] = bytes8_at(at + 16);
 }
 
 #elif TYPE == BL_Q4_0 || TYPE == BL_Q4_1 || TYPE == BL_Q5_0 || TYPE == BL_Q5_1 || TYPE == BL_IQ4_NL
@@ -58,142 +115,150 @@ const uint SIZE = 24, HEAD = 8;
 #if TYPE == BL_IQ4_NL
 #include "iq4.glsl"
 #endif
-void decode8(const uint64_t row, const uint i, out float w[8])
+/* Low nibbles of 16 bytes are elements 0 to 15, high ones the rest. */
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
 {
-    const uint64_t b = row + SIZE * (i / 4);
-    const uint part = i % 4, at = 8 * (part % 2), shift = 4 * (part / 2);
-    const float d = half_at(b);
-#if TYPE == BL_Q5_0 || TYPE == BL_Q5_1
-    const uint high = word_at(b + HEAD - 4) >> 8 * part;
-#endif
+    const uint64_t b = row + SIZE * (u / 2), at = b + HEAD + 8 * (u % 2);
 #if TYPE == BL_Q4_1 || TYPE == BL_Q5_1
-    const float m = half_at(b + 2);
+    const uvec2 x = words2_at(at);
+#else
+    const uvec2 x = bytes8_at(at);
 #endif
-    [[unroll]] for (uint j = 0; j < 8; j++) {
-        uint q = half_word(b + HEAD + at + (j & 6u)) >> (8 * (j & 1u) + shift) & 15u;
+    d[0] = d[1] = half_at(b);
+    q[0] = x & 0x0f0f0f0fu;
+    q[1] = x >> 4 & 0x0f0f0f0fu;
+#if TYPE == BL_Q4_1 || TYPE == BL_Q5_1
+    m[0] = m[1] = half_at(b + 2);
+#endif
 #if TYPE == BL_Q5_0 || TYPE == BL_Q5_1
-        q |= (high >> j & 1u) << 4;
+    const uint high = word_at(b + HEAD - 4) >> 8 * (u % 2);
+    q[0] |= spread1x2(high) << 4;
+    q[1] |= spread1x2(high >> 16) << 4;
 #endif
 #if TYPE == BL_Q4_0
-        w[j] = d * float(int(q) - 8);
+    q[0] = less(q[0], 8);
+    q[1] = less(q[1], 8);
 #elif TYPE == BL_Q5_0
-        w[j] = d * float(int(q) - 16);
+    q[0] = less(q[0], 16);
+    q[1] = less(q[1], 16);
 #elif TYPE == BL_IQ4_NL
-        w[j] = d * float(iq4_levels[q]);
-#else
-        w[j] = d * float(q) + m;
+    q[0] = iq4(q[0]);
+    q[1] = iq4(q[1]);
 #endif
-    }
 }
 
 #elif TYPE == BL_MXFP4 || TYPE == BL_NVFP4
-/* Twice the value of E2M1 times half the scale. */
-float fp4(const uint q)
+/* Twice the values of E2M1; half the scale goes with them. */
+uint fp4(const uint x)
 {
-    const uint e = q >> 1 & 3u, m = q & 1u;
-    const float v = e == 0 ? float(m) : float((2 + m) << (e - 1));
-    return (q & 8u) != 0 ? -v : v;
+    uint v = 0;
+    [[unroll]] for (uint j = 0; j < 32; j += 8)
+        v |= (0xc8643210u >> (x >> j & 7u) * 4 & 15u) << j;
+    return negate(v, x >> 3 & ONES);
 }
+uvec2 fp4(const uvec2 x) { return uvec2(fp4(x.x), fp4(x.y)); }
+
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
+{
 #if TYPE == BL_MXFP4
-void decode8(const uint64_t row, const uint i, out float w[8])
-{
-    const uint64_t b = row + 17 * (i / 4);
-    const uint e = byte_at(b), part = i % 4;
-    const float d = uintBitsToFloat(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-    [[unroll]] for (uint j = 0; j < 8; j++)
-        w[j] = d * fp4(byte_at(b + 1 + 8 * (part % 2) + j) >> 4 * (part / 2) & 15u);
-}
+    const uint64_t b = row + 17 * (u / 2);
+    const uvec2 x = bytes8_at(b + 1 + 8 * (u % 2));
+    const uint e = byte_at(b);
+    d[0] = uintBitsToFloat(e < 2 ? 0x00200000u << e : (e - 1) << 23);
 #else
-void decode8(const uint64_t row, const uint i, out float w[8])
-{
-    const uint64_t b = row + 36 * (i / 8);
-    const uint part = i % 8, x = byte_at(b + part / 2), e = x >> 3 & 15u;
-    float d = e == 0 ? float(x & 7u) * 0.001953125 : uintBitsToFloat((e + 120) << 23 | (x & 7u) << 20);
-    d = x == 0x7f ? 0 : 0.5 * d;
-    [[unroll]] for (uint j = 0; j < 8; j++)
-        w[j] = d * fp4(byte_at(b + 4 + 8 * (part / 2) + j) >> 4 * (part % 2) & 15u);
-}
+    const uint64_t b = row + 36 * (u / 4);
+    const uvec2 x = words2_at(b + 4 + 8 * (u % 4));
+    const uint s = byte_of(words_at(b).v[0], u % 4), e = s >> 3 & 15u;
+    const float v = e == 0 ? float(s & 7u) * 0.001953125 : uintBitsToFloat(e + 120 << 23 | (s & 7u) << 20);
+    d[0] = s == 0x7f ? 0 : 0.5 * v;
 #endif
+    d[1] = d[0];
+    q[0] = fp4(x & 0x0f0f0f0fu);
+    q[1] = fp4(x >> 4 & 0x0f0f0f0fu);
+}
 
 #elif TYPE == BL_Q4_K || TYPE == BL_Q5_K
-void decode8(const uint64_t row, const uint i, out float w[8])
+/* Low nibbles of 32 bytes are 32 elements, high ones the next 32; scales and minima have six bits each. */
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
 {
 #if TYPE == BL_Q4_K
-    const uint64_t b = row + 144 * (i / 32), qs = b + 16;
+    const uint64_t b = row + 144 * (u / 16), qs = b + 16;
 #else
-    const uint64_t b = row + 176 * (i / 32), qs = b + 48;
+    const uint64_t b = row + 176 * (u / 16), qs = b + 48;
 #endif
-    const uint part = i % 32, s = part / 4, at = 8 * (part % 4); /* of 32 elements; its bytes */
-    const uint64_t sc = b + 4;
-    uint scale, low;
+    const uint s = u / 4 % 4 * 2, at = 8 * (u % 4), shift = 8 * (s % 4);
+    const uvec4 head = uvec4(pair_at(b), pair_at(b + 8));
+    uint scale, low; /* two bytes of each are wanted */
     if (s < 4) {
-        scale = byte_at(sc + s) & 63u;
-        low = byte_at(sc + s + 4) & 63u;
+        scale = head.y >> shift & 0x3f3fu;
+        low = head.z >> shift & 0x3f3fu;
     } else {
-        scale = (byte_at(sc + s + 4) & 15u) | byte_at(sc + s - 4) >> 6 << 4;
-        low = byte_at(sc + s + 4) >> 4 | byte_at(sc + s) >> 6 << 4;
+        scale = head.w >> shift & 0x0f0fu | (head.y >> shift & 0xc0c0u) >> 2;
+        low = head.w >> shift + 4 & 0x0f0fu | (head.z >> shift & 0xc0c0u) >> 2;
     }
-    const float d = half_at(b) * float(scale), m = -(half_at(b + 2) * float(low));
-    const uint64_t q = qs + 32 * (s / 2) + at;
-    [[unroll]] for (uint j = 0; j < 8; j += 2) {
-        const uint two = half_word(q + j) >> 4 * (s % 2);
-        uint q0 = two & 15u, q1 = two >> 8 & 15u;
+    const vec2 both = unpackHalf2x16(head.x);
+    const uvec2 x = pair_at(qs + 16 * s + at);
+    [[unroll]] for (uint n = 0; n < EIGHTS; n++) {
+        d[n] = both.x * float(byte_of(scale, n));
+        m[n] = -(both.y * float(byte_of(low, n)));
+        q[n] = x >> 4 * n & 0x0f0f0f0fu;
+    }
 #if TYPE == BL_Q5_K
-        const uint high = half_word(b + 16 + at + j) >> s;
-        q0 |= (high & 1u) << 4;
-        q1 |= (high >> 8 & 1u) << 4;
+    const uvec2 high = pair_at(b + 16 + at) >> s;
+    q[0] |= (high & ONES) << 4;
+    q[1] |= (high >> 1 & ONES) << 4;
 #endif
-        w[j] = d * float(q0) + m;
-        w[j + 1] = d * float(q1) + m;
-    }
 }
 
 #elif TYPE == BL_Q6_K
-void decode8(const uint64_t row, const uint i, out float w[8])
+/* Four runs of 32 elements: low nibbles of 32 bytes and of the next, then their high ones; two bits of each on top. */
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
 {
-    const uint64_t b = row + 210 * (i / 32);
-    const uint part = i % 32, s = part / 4, at = 8 * (part % 4); /* 32 elements from 32 s on */
-    const float d = half_at(b + 208) * float(signed8(byte_at(b + 192 + 2 * s + at / 16)));
-    const uint64_t low = b + 64 * (s / 4) + 32 * (s % 2) + at, high = b + 128 + 32 * (s / 4) + at;
-    const uint shift = 4 * (s / 2 % 2), up = 2 * (s % 4);
-    [[unroll]] for (uint j = 0; j < 8; j += 2) {
-        const uint l = half_word(low + j) >> shift, h = half_word(high + j) >> up;
-        w[j] = d * float(int((l & 15u) | (h & 3u) << 4) - 32);
-        w[j + 1] = d * float(int((l >> 8 & 15u) | (h >> 8 & 3u) << 4) - 32);
+    const uint64_t b = row + 210 * (u / 8);
+    const uint part = u / 4 % 2, at = 8 * (u % 4);
+    const uvec2 x = bytes8_at(b + 64 * part + at), y = bytes8_at(b + 64 * part + 32 + at),
+                high = bytes8_at(b + 128 + 32 * part + at), scale = bytes8_at(b + 192 + 8 * part);
+    const float all = half_at(b + 208);
+    [[unroll]] for (uint n = 0; n < EIGHTS; n++) {
+        const uvec2 nibbles = (n % 2 == 0 ? x : y) >> 4 * (n / 2) & 0x0f0f0f0fu;
+        q[n] = less(nibbles | (high >> 2 * n & 0x03030303u) << 4, 32);
+        d[n] = all * float(signed_byte(scale[n / 2], n % 2 * 2 + at / 16));
     }
 }
 
 #elif TYPE == BL_Q2_K || TYPE == BL_Q3_K || TYPE == BL_TQ2_0
-/* Bits 2s, 2s + 1 of 32 bytes are 32 elements in a row, then the next 32 bytes follow. */
-void decode8(const uint64_t row, const uint i, out float w[8])
+/* Bits 2 n and 2 n + 1 of 32 bytes are 32 elements, four times; then the next 32 bytes follow. */
+void unpack(const uint64_t row, const uint u, out uvec2 q[EIGHTS], out float d[EIGHTS], out float m[EIGHTS])
 {
-    const uint part = i % 32, s = part / 4, at = 8 * (part % 4), run = part / 2; /* run: of 16 elements */
+    const uint part = u / 4 % 2, at = 8 * (u % 4), side = at / 16;
 #if TYPE == BL_Q2_K
-    const uint64_t b = row + 84 * (i / 32), qs = b + 16;
-    const uint x = byte_at(b + run);
-    const float d = half_at(b + 80) * float(x & 15u), m = -(half_at(b + 82) * float(x >> 4));
+    const uint64_t b = row + 84 * (u / 8);
+    const uvec2 x = words2_at(b + 16 + 32 * part + at), scale = words2_at(b + 8 * part);
+    const vec2 both = unpackHalf2x16(words_at(b).v[20]);
 #elif TYPE == BL_Q3_K
-    const uint64_t b = row + 110 * (i / 32), qs = b + 32;
-    const uint low = byte_at(b + 96 + run % 8) >> 4 * (run / 8) & 15u;
-    const uint high = byte_at(b + 104 + run % 4) >> 2 * (run / 4) & 3u;
-    const float d = half_at(b + 108) * float(int(low | high << 4) - 32);
+    const uint64_t b = row + 110 * (u / 8);
+    const uvec2 x = bytes8_at(b + 32 + 32 * part + at), top = bytes8_at(b + at), low = bytes8_at(b + 96);
+    const uint high = word_at(b + 104);
+    const float all = half_at(b + 108);
 #else
-    const uint64_t b = row + 66 * (i / 32), qs = b;
-    const float d = half_at(b + 64);
+    const uint64_t b = row + 66 * (u / 8);
+    const uvec2 x = bytes8_at(b + 32 * part + at);
+    const float all = half_at(b + 64);
 #endif
-    [[unroll]] for (uint j = 0; j < 8; j += 2) {
-        const uint two = half_word(qs + 32 * (s / 4) + at + j) >> 2 * (s % 4);
-        const uint q0 = two & 3u, q1 = two >> 8 & 3u;
+    [[unroll]] for (uint n = 0; n < EIGHTS; n++) {
+        q[n] = x >> 2 * n & 0x03030303u;
 #if TYPE == BL_Q2_K
-        w[j] = d * float(q0) + m;
-        w[j + 1] = d * float(q1) + m;
+        const uint s = byte_of(scale[n / 2], n % 2 * 2 + side);
+        d[n] = both.x * float(s & 15u);
+        m[n] = -(both.y * float(s >> 4));
 #elif TYPE == BL_Q3_K
-        const uint mask = half_word(b + at + j) >> s;
-        w[j] = d * float(int(q0 | (mask & 1u) << 2) - 4);
-        w[j + 1] = d * float(int(q1 | (mask >> 8 & 1u) << 2) - 4);
+        q[n] = less(q[n] | (top >> 4 * part + n & ONES) << 2, 4);
+        const uint l = byte_of(low[n / 2], n % 2 * 2 + side) >> 4 * part & 15u,
+                   h = byte_of(high, n % 2 * 2 + side) >> 2 * (2 * part + n / 2) & 3u;
+        d[n] = all * float(int(l | h << 4) - 32);
 #else
-        w[j] = d * float(int(q0) - 1);
-        w[j + 1] = d * float(int(q1) - 1);
+        q[n] = less(q[n], 1);
+        d[n] = all;
 #endif
     }
 }
