@@ -4,16 +4,10 @@
 #include "cpu/cpu.h"
 #include "null/null.h"
 #include "sim/sim.h"
-#ifdef BL_VULKAN
 #include "vulkan/vulkan.h"
-#endif
 
 const struct bl_backend *const bl_backends[] = {
-    &bl_cpu_backend,    &bl_sim_backend,
-#ifdef BL_VULKAN
-    &bl_vulkan_backend,
-#endif
-    &bl_null_backend,   NULL,
+    &bl_cpu_backend, &bl_sim_backend, &bl_vulkan_backend, &bl_null_backend, NULL,
 };
 
 const struct bl_backend *bl_backend_find(const char *name)

@@ -2,36 +2,8 @@
 /* ATTENTION and ATTENTION_GROUPS. */
 #include "vk_ops.h"
 
-enum { Q, K, V, SINKS, ROWS, CHOSEN };                                    /* sources */
-enum { LEAST_SPLIT = 256, MOST_SPLITS = 32, MOST_DV = 1024, KEYS = 128 }; /* rows; attention.comp */
-
-static bool attention_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_attention_attr *at = bl_node_attr(g, n);
-    const struct bl_value *k = &g->vals[bl_node_src(g, n, K)], *v = &g->vals[bl_node_src(g, n, V)];
-    return bl_dtype_can_cache(k->type) && bl_dtype_can_cache(v->type) && at->dv <= MOST_DV &&
-           bl_dtype_row_bytes(k->type, at->dk) && bl_dtype_row_bytes(v->type, at->dv);
-}
-
-/* Few tokens leave most of a device idle unless what they see is divided too. */
-static uint32_t n_splits(const struct bl_graph *g, const struct bl_node *n)
-{
-    const uint32_t rows = g->vals[bl_node_src(g, n, K)].ne[1];
-    const uint32_t splits = (rows + LEAST_SPLIT - 1) / LEAST_SPLIT;
-    if (g->vals[bl_node_src(g, n, Q)].ne[1] > BL_FEW_TOKENS || splits < 2)
-        return 1;
-    return splits < MOST_SPLITS ? splits : MOST_SPLITS;
-}
-
-static uint64_t attention_scratch(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_attention_attr *at = bl_node_attr(g, n);
-    const uint32_t splits = n_splits(g, n);
-    if (splits == 1)
-        return 0;
-    return (uint64_t)g->vals[bl_node_src(g, n, Q)].ne[1] * at->n_head * splits * (at->dv + 2) *
-           sizeof(float);
-}
+enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
+enum { KEYS = 128 };                   /* attention.comp */
 
 static void add_groups(struct bl_vk_builder *b, struct bl_vk_args *a)
 {
@@ -51,10 +23,10 @@ static void merge(struct bl_vk_builder *b, uint32_t splits)
     const struct bl_attention_attr *at = bl_vk_attr(b);
     struct bl_vk_call c = {.kernel = "attention_merge", .type = BL_VK_NO_TYPE};
 
-    c.args =
-        (struct bl_vk_args){.a = {bl_vk_scratch(b, 0, attention_scratch(b->graph, b->node), false),
-                                  bl_vk_weight(b, SINKS), bl_vk_writes(b, 0), b->params},
-                            .n = {at->n_head, at->dv, splits}};
+    c.args = (struct bl_vk_args){
+        .a = {bl_vk_scratch(b, 0, bl_vk_attention_bytes(b->graph, b->node), false),
+              bl_vk_weight(b, SINKS), bl_vk_writes(b, 0), b->params},
+        .n = {at->n_head, at->dv, splits}};
     c.groups[0] = at->n_head;
     c.groups[1] = bl_vk_src(b, Q)->ne[1];
     bl_vk_emit(b, &c);
@@ -78,7 +50,7 @@ static void attention_emit(struct bl_vk_builder *b)
 {
     const struct bl_attention_attr *at = bl_vk_attr(b); /* ATTENTION_GROUPS begins with it */
     const struct bl_value *k = bl_vk_src(b, K), *v = bl_vk_src(b, V);
-    const uint32_t splits = n_splits(b->graph, b->node);
+    const uint32_t splits = bl_vk_splits(b->graph, b->node);
     struct bl_vk_call c = {
         .kernel = "attention", .type = BL_VK_NO_TYPE, .spec = {k->type, v->type, splits}};
 
@@ -90,7 +62,7 @@ static void attention_emit(struct bl_vk_builder *b)
     add_groups(b, &c.args);
     c.args.a[7] = b->params;
     if (splits > 1)
-        c.args.a[8] = bl_vk_scratch(b, 0, attention_scratch(b->graph, b->node), true);
+        c.args.a[8] = bl_vk_scratch(b, 0, bl_vk_attention_bytes(b->graph, b->node), true);
     else
         c.args.a[6] = bl_vk_writes(b, 0);
     c.groups[0] = at->n_head;
@@ -102,4 +74,4 @@ static void attention_emit(struct bl_vk_builder *b)
         merge(b, splits);
 }
 
-const struct bl_vk_op bl_vk_attention = {attention_supports, attention_scratch, attention_emit};
+const struct bl_vk_op bl_vk_attention = {.emit = attention_emit};

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Which physical devices can be used, and opening one. */
-#include "vulkan.h"
-
 #include "vk_device.h"
 #include "vk_ops.h"
 
@@ -167,7 +165,7 @@ static enum bl_status find_physical(const struct bl_vk_instance *i, uint32_t ind
 
 /* ---- backend ---- */
 
-static enum bl_status vulkan_count(uint32_t *n)
+enum bl_status bl_vk_count(uint32_t *n)
 {
     struct bl_vk_instance i;
     VkPhysicalDevice phys[MOST_DEVICES];
@@ -177,20 +175,6 @@ static enum bl_status vulkan_count(uint32_t *n)
     const enum bl_status st = list(&i, phys, n);
     bl_vk_instance_close(&i);
     return st;
-}
-
-static struct bl_caps caps_of(const struct bl_device_config *c)
-{
-    return (struct bl_caps){.granule_bytes = BL_VK_GRANULE, .threads = 1, .exact = c->exact};
-}
-
-/* The same for every device, so that a plan for one that is not here needs no driver. */
-static enum bl_status vulkan_caps(uint32_t index, const struct bl_device_config *c,
-                                  struct bl_caps *out)
-{
-    (void)index;
-    *out = caps_of(c);
-    return BL_OK;
 }
 
 static enum bl_status create_device(struct bl_vk_device *d, VkPhysicalDevice phys)
@@ -254,8 +238,7 @@ void bl_vk_device_close(struct bl_device *dev)
     free(d);
 }
 
-static enum bl_status vulkan_open(uint32_t index, const struct bl_device_config *c,
-                                  struct bl_device **out)
+enum bl_status bl_vk_open(uint32_t index, const struct bl_device_config *c, struct bl_device **out)
 {
     struct bl_vk_device *d = bl_calloc(1, sizeof *d);
     VkPhysicalDevice phys = VK_NULL_HANDLE;
@@ -264,7 +247,7 @@ static enum bl_status vulkan_open(uint32_t index, const struct bl_device_config 
     if (!d)
         return bl_fail(BL_ENOMEM, "vulkan%u: out of memory", index);
     d->base.ops = &bl_vk_ops;
-    d->base.caps = caps_of(c);
+    d->base.caps = bl_vk_caps(c);
     snprintf(d->base.name, sizeof d->base.name, "vulkan%u", index);
     pthread_mutex_init(&d->turn, NULL);
     if ((st = bl_vk_instance_open(&d->instance)) ||
@@ -276,12 +259,3 @@ static enum bl_status vulkan_open(uint32_t index, const struct bl_device_config 
     *out = &d->base;
     return BL_OK;
 }
-
-const struct bl_backend bl_vulkan_backend = {
-    .name = "vulkan",
-    .count = vulkan_count,
-    .caps = vulkan_caps,
-    .open = vulkan_open,
-    .supports = bl_vk_supports,
-    .scratch_bytes = bl_vk_scratch_bytes,
-};

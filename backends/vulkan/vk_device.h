@@ -12,10 +12,11 @@
 
 #include "device.h"
 #include "vk_api.h"
+#include "vk_plan.h"
 
 #include <pthread.h>
 
-enum { BL_VK_SPECS = 3, BL_VK_GRANULE = 64 << 10, BL_VK_GROUP = 128 };
+enum { BL_VK_SPECS = 3, BL_VK_GROUP = 128 };
 
 /* What is asked of a physical device before it is used, and what it is. */
 struct bl_vk_facts {
@@ -66,6 +67,11 @@ void bl_vk_mem_free(struct bl_mem *);
 /* Host memory as a buffer to copy from and to: whole pages around [host, host + bytes). *off: of host in the buffer. */
 enum bl_status bl_vk_import(struct bl_vk_device *, void *host, size_t bytes, struct bl_vk_block *out);
 void bl_vk_block_free(struct bl_vk_device *, struct bl_vk_block *);
+
+/* ---- vk_device.c ---- */
+
+enum bl_status bl_vk_count(uint32_t *n);
+enum bl_status bl_vk_open(uint32_t index, const struct bl_device_config *, struct bl_device **out);
 
 /* ---- vk_kernels.c: pipelines, made when first used ---- */
 

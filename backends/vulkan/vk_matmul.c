@@ -4,21 +4,11 @@
 
 #include "mem.h"
 
-enum { ROWS = 2, SIDE = 64 }; /* of dot.glsl, of tile.glsl */
-enum { MOST_EXPERTS = 1024, MOST_USED = 128 };
+enum { ROWS = 2, SIDE = BL_VK_SIDE }; /* of dot.glsl, of tile.glsl */
 
 uint32_t bl_vk_dot_rows(const struct bl_vk_device *d)
 {
     return BL_VK_GROUP / d->facts.subgroup * ROWS;
-}
-
-static bool has_kernels(const struct bl_graph *g, const struct bl_node *n, unsigned src,
-                        const char *const *kernel)
-{
-    for (const uint8_t type = g->vals[bl_node_src(g, n, src)].type; *kernel; kernel++)
-        if (bl_vk_kernel_find(*kernel, type) == bl_vk_n_sources)
-            return false;
-    return true;
 }
 
 /* ---- MATMUL, MATMUL_HEADS ---- */
@@ -68,12 +58,6 @@ static void choose_kernel(const struct bl_vk_builder *b, const struct product *p
     c->groups[1] = bl_vk_groups(p->n_tok, c->spec[0]);
 }
 
-static bool matmul_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    static const char *const kernels[] = {"matvec", "matmul", NULL};
-    return has_kernels(g, n, 0, kernels);
-}
-
 static void matmul_emit(struct bl_vk_builder *b)
 {
     const struct bl_value *w = bl_vk_src(b, 0), *x = bl_vk_src(b, 1);
@@ -89,13 +73,7 @@ static void matmul_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_matmul = {.supports = matmul_supports, .emit = matmul_emit};
-
-static bool heads_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    static const char *const kernels[] = {"matvec", "matmul", "heads_t", NULL};
-    return has_kernels(g, n, 0, kernels);
-}
+const struct bl_vk_op bl_vk_matmul = {.emit = matmul_emit};
 
 static void heads_emit(struct bl_vk_builder *b)
 {
@@ -122,15 +100,9 @@ static void heads_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_matmul_heads = {.supports = heads_supports, .emit = heads_emit};
+const struct bl_vk_op bl_vk_matmul_heads = {.emit = heads_emit};
 
 /* ---- ROUTE ---- */
-
-static bool route_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_route_attr *at = bl_node_attr(g, n);
-    return g->vals[bl_node_src(g, n, 0)].ne[0] <= MOST_EXPERTS && at->n_used <= MOST_USED;
-}
 
 static void route_emit(struct bl_vk_builder *b)
 {
@@ -146,57 +118,13 @@ static void route_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_route = {.supports = route_supports, .emit = route_emit};
+const struct bl_vk_op bl_vk_route = {.emit = route_emit};
 
 /* ---- EXPERTS ---- */
 
 enum { X, IDS, WEIGHTS, GATE, UP, DOWN }; /* sources; biases and scales follow, in the same order */
 
-/* Scratch of the node: products of gate, then of up; results of the pairs; pairs by expert, their
- * tiles. */
-struct layout {
-    uint64_t hidden, part, order, tiles, bytes;
-    uint32_t n_tiles; /* at most */
-};
-
-static uint64_t place(uint64_t *at, uint64_t bytes)
-{
-    const uint64_t off = *at;
-    *at = bl_align_up(off + bytes, 64);
-    return off;
-}
-
-static struct layout layout_of(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_value *ids = &g->vals[bl_node_src(g, n, IDS)],
-                          *up = &g->vals[bl_node_src(g, n, UP)],
-                          *down = &g->vals[bl_node_src(g, n, DOWN)];
-    const uint64_t pairs = (uint64_t)ids->ne[0] * ids->ne[1];
-    struct layout l = {0};
-
-    l.n_tiles = (uint32_t)(pairs / SIDE + (pairs < up->ne[2] ? pairs : up->ne[2]));
-    l.hidden = place(&l.bytes, pairs * up->ne[1] * sizeof(float));
-    l.part = place(&l.bytes, pairs * down->ne[1] * sizeof(float));
-    if (ids->ne[1] > BL_FEW_TOKENS) {
-        l.order = place(&l.bytes, pairs * sizeof(uint32_t));
-        l.tiles = place(&l.bytes, (1 + 3 * (uint64_t)l.n_tiles) * sizeof(uint32_t));
-    }
-    return l;
-}
-
-static bool experts_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    static const char *const kernels[] = {"experts_dot", "experts_mul", NULL};
-    return has_kernels(g, n, GATE, kernels) && has_kernels(g, n, UP, kernels) &&
-           has_kernels(g, n, DOWN, kernels) && g->vals[bl_node_src(g, n, UP)].ne[2] <= MOST_EXPERTS;
-}
-
-static uint64_t experts_scratch(const struct bl_graph *g, const struct bl_node *n)
-{
-    return layout_of(g, n).bytes;
-}
-
-static void sort_pairs(struct bl_vk_builder *b, const struct layout *l)
+static void sort_pairs(struct bl_vk_builder *b, const struct bl_vk_experts_layout *l)
 {
     const struct bl_value *ids = bl_vk_src(b, IDS), *up = bl_vk_src(b, UP);
     struct bl_vk_call c = {.kernel = "experts_sort", .type = BL_VK_NO_TYPE};
@@ -216,7 +144,8 @@ struct matrix {
     bool after_gate;  /* y holds products of gate, and gets act(those) * these */
 };
 
-static void multiply(struct bl_vk_builder *b, const struct layout *l, const struct matrix *m)
+static void multiply(struct bl_vk_builder *b, const struct bl_vk_experts_layout *l,
+                     const struct matrix *m)
 {
     const struct bl_experts_attr *at = bl_vk_attr(b);
     const struct bl_value *w = bl_vk_src(b, m->src), *ids = bl_vk_src(b, IDS);
@@ -241,7 +170,7 @@ static void multiply(struct bl_vk_builder *b, const struct layout *l, const stru
     bl_vk_emit(b, &c);
 }
 
-static void sum_pairs(struct bl_vk_builder *b, const struct layout *l)
+static void sum_pairs(struct bl_vk_builder *b, const struct bl_vk_experts_layout *l)
 {
     const struct bl_value *ids = bl_vk_src(b, IDS), *down = bl_vk_src(b, DOWN);
     struct bl_vk_call c = {.kernel = "experts_sum", .type = BL_VK_NO_TYPE};
@@ -258,7 +187,7 @@ static void sum_pairs(struct bl_vk_builder *b, const struct layout *l)
 
 static void experts_emit(struct bl_vk_builder *b)
 {
-    const struct layout l = layout_of(b->graph, b->node);
+    const struct bl_vk_experts_layout l = bl_vk_experts_layout(b->graph, b->node);
     const uint32_t used = bl_vk_src(b, IDS)->ne[0];
     const uint64_t part_bytes = (l.order ? l.order : l.bytes) - l.part;
     struct matrix m = {.src = GATE, .divisor = used};
@@ -280,4 +209,4 @@ static void experts_emit(struct bl_vk_builder *b)
     sum_pairs(b, &l);
 }
 
-const struct bl_vk_op bl_vk_experts = {experts_supports, experts_scratch, experts_emit};
+const struct bl_vk_op bl_vk_experts = {.emit = experts_emit};

@@ -18,18 +18,6 @@ static uint32_t rows_of(const struct bl_vk_builder *b, unsigned src)
 
 /* ---- EMBED, GATHER_ROWS ---- */
 
-static bool decodes(const char *kernel, const struct bl_graph *g, const struct bl_node *n,
-                    unsigned src)
-{
-    const bl_val v = bl_node_src(g, n, src);
-    return !v || bl_vk_kernel_find(kernel, g->vals[v].type) < bl_vk_n_sources;
-}
-
-static bool embed_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    return decodes("embed", g, n, 0);
-}
-
 static void embed_emit(struct bl_vk_builder *b)
 {
     const struct bl_value *table = bl_vk_src(b, 0);
@@ -129,12 +117,6 @@ static void temper_emit(struct bl_vk_builder *b)
 
 /* ---- KV_STORE ---- */
 
-static bool store_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_value *state = &g->vals[bl_node_src(g, n, 1)];
-    return decodes("kv_store", g, n, 1) && bl_dtype_row_bytes(state->type, state->ne[0]);
-}
-
 static void store_emit(struct bl_vk_builder *b)
 {
     const struct bl_value *state = bl_vk_src(b, 1);
@@ -217,18 +199,12 @@ static void repeat_emit(struct bl_vk_builder *b)
 /* ---- the table ---- */
 
 static const struct bl_vk_op plain_ops[BL_N_OPS] = {
-    [BL_OP_EMBED] = {.supports = embed_supports, .emit = embed_emit},
-    [BL_OP_GATHER_ROWS] = {.emit = gather_emit},
-    [BL_OP_RMS_NORM] = {.emit = norm_emit},
-    [BL_OP_ROPE_ANGLES] = {.emit = angles_emit},
-    [BL_OP_ROPE] = {.emit = rope_emit},
-    [BL_OP_TEMPER] = {.emit = temper_emit},
-    [BL_OP_KV_STORE] = {.supports = store_supports, .emit = store_emit},
-    [BL_OP_GLU] = {.emit = glu_emit},
-    [BL_OP_ADD] = {.emit = add_emit},
-    [BL_OP_SOFTCAP] = {.emit = softcap_emit},
-    [BL_OP_SLICE] = {.emit = slice_emit},
-    [BL_OP_CONCAT] = {.emit = concat_emit},
+    [BL_OP_EMBED] = {.emit = embed_emit},    [BL_OP_GATHER_ROWS] = {.emit = gather_emit},
+    [BL_OP_RMS_NORM] = {.emit = norm_emit},  [BL_OP_ROPE_ANGLES] = {.emit = angles_emit},
+    [BL_OP_ROPE] = {.emit = rope_emit},      [BL_OP_TEMPER] = {.emit = temper_emit},
+    [BL_OP_KV_STORE] = {.emit = store_emit}, [BL_OP_GLU] = {.emit = glu_emit},
+    [BL_OP_ADD] = {.emit = add_emit},        [BL_OP_SOFTCAP] = {.emit = softcap_emit},
+    [BL_OP_SLICE] = {.emit = slice_emit},    [BL_OP_CONCAT] = {.emit = concat_emit},
     [BL_OP_REPEAT] = {.emit = repeat_emit},
 };
 
@@ -257,19 +233,4 @@ const struct bl_vk_op *bl_vk_op_of(const struct bl_node *n)
         return NULL;
     const struct bl_vk_op *op = other_ops[n->op] ? other_ops[n->op] : &plain_ops[n->op];
     return op->emit ? op : NULL;
-}
-
-bool bl_vk_supports(const struct bl_caps *caps, const struct bl_graph *g, const struct bl_node *n)
-{
-    (void)caps;
-    const struct bl_vk_op *op = bl_vk_op_of(n);
-    return op && (!op->supports || op->supports(g, n));
-}
-
-uint64_t bl_vk_scratch_bytes(const struct bl_caps *caps, const struct bl_graph *g,
-                             const struct bl_node *n)
-{
-    (void)caps;
-    const struct bl_vk_op *op = bl_vk_op_of(n);
-    return op && op->scratch ? op->scratch(g, n) : 0;
 }

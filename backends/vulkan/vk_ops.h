@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* vk_ops.h — how nodes become dispatches; private to backends/vulkan.
  *
- * Purpose   every op has a row: whether the device can run the node, what scratch that takes, and the calls it is made of.
- *           The builder puts a barrier before a call only where it would meet bytes of an earlier one.
+ * Purpose   every op has a row: the calls it is made of; vk_plan.h says which nodes can be run, and with what scratch. The
+ *           builder puts a barrier before a call only where it would meet bytes of an earlier one.
  * Ownership none: addresses are borrowed.
  * Units     bytes.
  * Errors    emit reports through the builder, which keeps the first failure.
@@ -12,6 +12,7 @@
 #define BL_VK_OPS_H
 
 #include "vk_device.h"
+#include "vk_plan.h"
 
 /* As shaders/vulkan/bl.glsl has them. The last two numbers are the address of the codebook of the call's type. */
 enum { BL_VK_ADDRS = 10, BL_VK_NUMS = 12 };
@@ -69,17 +70,12 @@ void bl_vk_turns(struct bl_vk_builder *, uint64_t n);
 uint32_t bl_vk_dot_rows(const struct bl_vk_device *);
 
 struct bl_vk_op {
-    bool (*supports)(const struct bl_graph *, const struct bl_node *);     /* NULL: always */
-    uint64_t (*scratch)(const struct bl_graph *, const struct bl_node *);  /* NULL: none */
-    void (*emit)(struct bl_vk_builder *);                                  /* NULL: the op is not known here */
+    void (*emit)(struct bl_vk_builder *);   /* NULL: the op is not known here */
 };
 const struct bl_vk_op *bl_vk_op_of(const struct bl_node *);
 extern const struct bl_vk_op bl_vk_matmul, bl_vk_matmul_heads, bl_vk_attention, bl_vk_route, bl_vk_experts;
 extern const struct bl_vk_op bl_vk_short_conv, bl_vk_delta_rule, bl_vk_compress;
 extern const struct bl_vk_op bl_vk_stream_weights, bl_vk_stream_read, bl_vk_stream_write, bl_vk_round, bl_vk_hadamard,
     bl_vk_choose;
-
-bool bl_vk_supports(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
-uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
 
 #endif

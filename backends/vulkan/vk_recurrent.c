@@ -2,8 +2,6 @@
 /* SHORT_CONV, DELTA_RULE and COMPRESS: what keeps a state that every token changes. */
 #include "vk_ops.h"
 
-enum { MOST_DK_LANES = 64 }; /* elements of a row that an invocation of delta_rule.comp holds */
-
 /* ---- SHORT_CONV ---- */
 
 static void conv_call(struct bl_vk_builder *b, bool keep)
@@ -31,12 +29,6 @@ const struct bl_vk_op bl_vk_short_conv = {.emit = conv_emit};
 
 /* ---- DELTA_RULE ---- */
 
-static bool delta_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    /* of the narrowest subgroup that a device may have */
-    return ((const struct bl_delta_attr *)bl_node_attr(g, n))->dk <= MOST_DK_LANES * 4;
-}
-
 static void delta_emit(struct bl_vk_builder *b)
 {
     const struct bl_delta_attr *at = bl_vk_attr(b);
@@ -55,14 +47,9 @@ static void delta_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_delta_rule = {.supports = delta_supports, .emit = delta_emit};
+const struct bl_vk_op bl_vk_delta_rule = {.emit = delta_emit};
 
 /* ---- COMPRESS ---- */
-
-static bool compress_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    return bl_dtype_can_cache(g->vals[bl_node_src(g, n, 2)].type);
-}
 
 static void compress_emit(struct bl_vk_builder *b)
 {
@@ -79,4 +66,4 @@ static void compress_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_compress = {.supports = compress_supports, .emit = compress_emit};
+const struct bl_vk_op bl_vk_compress = {.emit = compress_emit};

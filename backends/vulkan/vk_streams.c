@@ -4,14 +4,7 @@
 
 #include "mem.h"
 
-enum { MOST_STREAMS = 16, MOST_RUN = 4096 }; /* stream_weights.comp, hadamard.comp */
-
 /* ---- STREAM_WEIGHTS, STREAM_READ, STREAM_WRITE ---- */
-
-static bool weights_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    return ((const struct bl_streams_attr *)bl_node_attr(g, n))->n <= MOST_STREAMS;
-}
 
 static void weights_emit(struct bl_vk_builder *b)
 {
@@ -27,7 +20,7 @@ static void weights_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_stream_weights = {.supports = weights_supports, .emit = weights_emit};
+const struct bl_vk_op bl_vk_stream_weights = {.emit = weights_emit};
 
 /* x: the source that is added, 0: none. */
 static void mix(struct bl_vk_builder *b, unsigned weights, unsigned x, uint32_t elems)
@@ -74,11 +67,6 @@ static void round_emit(struct bl_vk_builder *b)
 
 const struct bl_vk_op bl_vk_round = {.emit = round_emit};
 
-static bool hadamard_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    return ((const struct bl_hadamard_attr *)bl_node_attr(g, n))->run <= MOST_RUN;
-}
-
 static void hadamard_emit(struct bl_vk_builder *b)
 {
     const struct bl_hadamard_attr *at = bl_vk_attr(b);
@@ -91,38 +79,13 @@ static void hadamard_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_hadamard = {.supports = hadamard_supports, .emit = hadamard_emit};
+const struct bl_vk_op bl_vk_hadamard = {.emit = hadamard_emit};
 
 /* ---- CHOOSE ---- */
 
 enum { ROW_GROUPS = 64 }; /* work groups that share the rows of a token, at most */
 
-struct layout {
-    uint64_t scores, heap, bytes;
-};
-
-static struct layout layout_of(const struct bl_graph *g, const struct bl_node *n)
-{
-    const struct bl_choose_attr *at = bl_node_attr(g, n);
-    const uint64_t n_tok = g->vals[bl_node_src(g, n, 0)].ne[1],
-                   rows = g->vals[bl_node_src(g, n, 2)].ne[1];
-    struct layout l = {0};
-    l.heap = bl_align_up(n_tok * rows * sizeof(float), 64);
-    l.bytes = l.heap + bl_align_up(n_tok * at->n * 2 * sizeof(float), 64);
-    return l;
-}
-
-static bool choose_supports(const struct bl_graph *g, const struct bl_node *n)
-{
-    return bl_dtype_can_cache(g->vals[bl_node_src(g, n, 2)].type);
-}
-
-static uint64_t choose_scratch(const struct bl_graph *g, const struct bl_node *n)
-{
-    return layout_of(g, n).bytes;
-}
-
-static void score(struct bl_vk_builder *b, const struct layout *l)
+static void score(struct bl_vk_builder *b, const struct bl_vk_choose_layout *l)
 {
     const struct bl_choose_attr *at = bl_vk_attr(b);
     const struct bl_value *rows = bl_vk_src(b, 2);
@@ -141,7 +104,7 @@ static void score(struct bl_vk_builder *b, const struct layout *l)
 static void choose_emit(struct bl_vk_builder *b)
 {
     const struct bl_choose_attr *at = bl_vk_attr(b);
-    const struct layout l = layout_of(b->graph, b->node);
+    const struct bl_vk_choose_layout l = bl_vk_choose_layout(b->graph, b->node);
     struct bl_vk_call c = {.kernel = "choose_best", .type = BL_VK_NO_TYPE};
 
     score(b, &l);
@@ -153,4 +116,4 @@ static void choose_emit(struct bl_vk_builder *b)
     bl_vk_emit(b, &c);
 }
 
-const struct bl_vk_op bl_vk_choose = {choose_supports, choose_scratch, choose_emit};
+const struct bl_vk_op bl_vk_choose = {.emit = choose_emit};

@@ -5,7 +5,8 @@
  *           64 bits.
  * Ownership static.
  * Units     none.
- * Errors    count: BL_EUNAVAILABLE where there is no loader or driver. open: what the device lacks, by name.
+ * Errors    count: BL_EUNAVAILABLE where there is no loader or driver, or the build is without Vulkan: then it is for
+ *           planning only. open: what the device lacks, by name.
  * Threads   as core/device.h.
  */
 #ifndef BL_VULKAN_H
