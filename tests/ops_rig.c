@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#include "vulkan_ops_rig.h"
+#include "ops_rig.h"
 
-#include "backends.h"
 #include "synth.h"
 
 #include <math.h>
@@ -17,13 +16,11 @@ struct ops_device ops;
 
 /* ---- the device ---- */
 
-void ops_start(bool all)
+void ops_start(const struct bl_backend *b, const struct bl_device_config *c, bool all)
 {
-    const struct bl_backend *b = bl_backend_find("vulkan");
-    const struct bl_device_config c = {.threads = 1};
-    ops.all = all;
-    rig_ok(bl_cpu_backend.open(0, &c, &ops.cpu));
-    rig_ok(b->open(0, &c, &ops.dev));
+    ops = (struct ops_device){.backend = b, .all = all, .bound = 1e-10};
+    rig_ok(bl_cpu_backend.open(0, &(struct bl_device_config){.threads = 1}, &ops.cpu));
+    rig_ok(b->open(0, c, &ops.dev));
     rig_ok(ops.dev->ops->stream_open(ops.dev, &ops.stream));
     rig_ok(ops.dev->ops->mem_alloc(ops.dev, MEM_BYTES, false, &ops.mem));
     rig_ok(ops.cpu->ops->mem_alloc(ops.cpu, MEM_BYTES, true, &ops.host));
@@ -36,6 +33,11 @@ void ops_stop(void)
     ops.cpu->ops->mem_free(&ops.host);
     ops.dev->ops->close(ops.dev);
     ops.cpu->ops->close(ops.cpu);
+}
+
+int ops_run(const char *name)
+{
+    return _cmocka_run_group_tests(name, ops_tests, ops_n_tests, NULL, NULL);
 }
 
 bool ops_is_weight(enum bl_dtype t)
@@ -262,7 +264,7 @@ static void place_all(struct image *m)
     }
     for (uint32_t i = r->first; i < r->g.n_nodes; i++) {
         const struct bl_node *n = &r->g.nodes[i];
-        const uint64_t bytes = bl_backend_find("vulkan")->scratch_bytes(&ops.dev->caps, &r->g, n);
+        const uint64_t bytes = ops.backend->scratch_bytes(&ops.dev->caps, &r->g, n);
         most = bytes > most ? bytes : most;
         for (unsigned s = 3; n->op == BL_OP_EXPERTS && s < n->n_src; s++) {
             const bl_val v = bl_node_src(&r->g, n, s);
@@ -389,7 +391,7 @@ static void compare_floats(const struct image *m, bl_val v, const float *got, ui
             at = i;
         }
     }
-    if (!(err <= 1e-10 * sum))
+    if (!(err <= ops.bound * sum))
         fail_msg("%s: NMSE %.3g, worst [%llu] of {%u, %u}: %.9g, want %.9g", m->what, err / sum,
                  (unsigned long long)at, m->r->g.vals[v].ne[0], m->r->g.vals[v].ne[1],
                  (double)got[at], (double)want[at]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* vulkan_ops_rig.h — nodes on the first Vulkan device against the same nodes on the CPU's float reference.
+/* ops_rig.h — nodes on a device against the same nodes on the CPU's float reference.
  *
  *     struct rig r;
  *     ops_open(&r); build r.g; ops_fill(&r); set what must not be random; ops_check(&r, "what it is %u", ...);
@@ -11,24 +11,30 @@
  * Errors    cmocka's failures, with the name of the case.
  * Threads   one.
  */
-#ifndef BL_TEST_VULKAN_OPS_RIG_H
-#define BL_TEST_VULKAN_OPS_RIG_H
+#ifndef BL_TEST_OPS_RIG_H
+#define BL_TEST_OPS_RIG_H
 
 #include "cpu_rig.h"
 
 #include <stdbool.h>
 
 struct ops_device {
+    const struct bl_backend *backend;
     struct bl_device *cpu, *dev;
     struct bl_stream *stream;
     struct bl_mem mem, host; /* of one size: all values of a case, on the device and as the host sees them */
     bool all;                /* the full product of cases, not a selection */
     uint32_t n_cases;
     bool may_refuse;         /* the next case, with BL_ELIMIT: of a driver that computes on the CPU */
+    double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
 };
 extern struct ops_device ops;
-void ops_start(bool all);
+void ops_start(const struct bl_backend *, const struct bl_device_config *, bool all);
 void ops_stop(void);
+/* All cases, or those of the filter; the number that failed. */
+extern const struct CMUnitTest ops_tests[];
+extern const size_t ops_n_tests;
+int ops_run(const char *name);
 
 void ops_open(struct rig *);
 /* Memory and random contents: floats within 1, weights of any type near 1 / sqrt(row), states of encoded rows. */

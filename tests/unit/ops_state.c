@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What reads and writes the state of sequences. */
-#include "vulkan_ops_rig.h"
+#include "ops_rig.h"
 
 static const enum bl_dtype kv_types[] = {BL_F16, BL_F32, BL_BF16, BL_Q8_0, BL_Q4_0};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What multiplies weights, for every type of them. */
-#include "vulkan_ops_rig.h"
+#include "ops_rig.h"
 
 /* Rows of one block and of several, a share of them whole for subgroups and tiles and a share not.
  */
