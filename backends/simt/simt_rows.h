@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* simt_rows.h — ops by file, and what those files share; private to backends/simt.
+ *
+ * Purpose   rows of the table in simt_ops.c.
+ * Ownership none.
+ * Units     bytes, elements.
+ * Errors    as simt_ops.h.
+ * Threads   building: one.
+ */
+#ifndef BL_SIMT_ROWS_H
+#define BL_SIMT_ROWS_H
+
+#include "simt_ops.h"
+
+#include <string.h>
+
+extern const struct bl_simt_op bl_simt_matmul, bl_simt_matmul_heads, bl_simt_attention, bl_simt_route, bl_simt_experts;
+extern const struct bl_simt_op bl_simt_short_conv, bl_simt_delta_rule, bl_simt_compress;
+extern const struct bl_simt_op bl_simt_stream_weights, bl_simt_stream_read, bl_simt_stream_write, bl_simt_round,
+    bl_simt_hadamard, bl_simt_choose;
+
+/* The number that kernels know a type of state by; false: they do not. */
+bool bl_simt_kv(enum bl_dtype, uint32_t *out);
+uint32_t bl_simt_kv_of(const struct bl_value *state); /* of a node that is supported */
+
+static inline uint32_t bl_simt_row_bytes(const struct bl_value *v)
+{
+    return (uint32_t)bl_dtype_row_bytes(v->type, v->ne[0]);
+}
+
+/* ---- products: product.hpp ---- */
+
+enum bl_simt_product_addr {
+    BL_SIMT_W, BL_SIMT_X, BL_SIMT_Y, BL_SIMT_BIAS, BL_SIMT_SCALE, BL_SIMT_IDS, BL_SIMT_PARAMS, BL_SIMT_W_UP, BL_SIMT_BIAS_UP,
+    BL_SIMT_SCALE_UP, BL_SIMT_GATES, BL_SIMT_ORDER, BL_SIMT_TILES, BL_SIMT_ROW_SCALES
+};
+enum bl_simt_product_num {
+    BL_SIMT_IN, BL_SIMT_OUT, BL_SIMT_TOKENS, BL_SIMT_ROW_BYTES, BL_SIMT_X_STRIDE, BL_SIMT_Y_STRIDE, BL_SIMT_HEAD_BYTES,
+    BL_SIMT_OWN_SCALES, BL_SIMT_LANES, BL_SIMT_USED, BL_SIMT_DIVISOR, BL_SIMT_KIND, BL_SIMT_ALPHA, BL_SIMT_LIMIT,
+    BL_SIMT_PASSES, BL_SIMT_WIDE
+};
+enum { BL_SIMT_PRODUCT_THREADS = 256, BL_SIMT_MATRIX_ROWS = 128, BL_SIMT_EXACT_SIDE = 64, BL_SIMT_MOST_TILE = 128 };
+
+/* Of weights that have kernels for few tokens and many. */
+bool bl_simt_multiplies(const struct bl_graph *, const struct bl_node *, unsigned src);
+/* Chooses how the rows of w lie on a device's lanes, and the kernel for few tokens; grid[0] follows. */
+void bl_simt_few(const struct bl_simt_builder *, const struct bl_value *w, bool twin, uint32_t groups, struct bl_simt_call *);
+/* Tokens of a tile of the kernel for many, which is chosen by how many share a matrix. */
+uint32_t bl_simt_many(const struct bl_simt_builder *, const struct bl_value *w, uint32_t n_tok, struct bl_simt_call *);
+/* Whether activations that meet w in tiles are halves; what those and their scales take: of `rows` of `n`. */
+bool bl_simt_halves(const struct bl_simt_builder *, const struct bl_value *w);
+struct bl_simt_halved {
+    uint64_t rows, scales, bytes; /* offsets */
+    uint32_t stride;              /* halves of a row */
+};
+struct bl_simt_halved bl_simt_halved_of(uint32_t n, uint64_t rows);
+/* x: {n elements, each * tokens} floats, `stride` from token to token; into scratch at `off`. */
+void bl_simt_halve(struct bl_simt_builder *, uint64_t x, uint32_t n, uint32_t stride, uint32_t each, uint32_t n_tok,
+                   uint64_t off);
+
+#endif

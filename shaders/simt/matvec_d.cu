@@ -1,0 +1,5 @@
+/* SPDX-License-Identifier: MIT */
+/* MATMUL, MATMUL_HEADS and EXPERTS for few tokens. */
+#include "simt/matvec.hpp"
+
+BL_QUANT_D(BL_MATVEC)
