@@ -34,10 +34,10 @@ uint32_t bl_simt_kernel_find(const char *name, int type);
 
 /* ---- devices ---- */
 
-enum bl_simt_vendor { BL_SIMT_CUDA, BL_SIMT_HIP };
+enum bl_simt_dialect { BL_SIMT_CUDA, BL_SIMT_HIP };
 /* Of an open device. What scratch a node takes depends on none of it. */
 struct bl_simt_limits {
-    uint8_t vendor;          /* enum bl_simt_vendor */
+    uint8_t vendor;          /* enum bl_simt_dialect */
     uint8_t warp;            /* 32 or 64 */
     uint32_t arch;           /* CUDA: 10 * major + minor, 86. HIP: the digits behind gfx in base 16, 0x1100, 0x90a */
     uint32_t units;          /* multiprocessors */
@@ -48,10 +48,15 @@ struct bl_simt_limits {
 
 /* ---- building ---- */
 
-struct bl_simt_launch;
+struct bl_simt_launch {      /* what a segment is made of */
+    uint32_t kernel;         /* enum bl_simt_kernel */
+    uint32_t grid[3], block[3], shared_bytes;
+    struct bl_simt_args args;
+};
 struct bl_simt_builder {
     const struct bl_simt_limits *limits;
     const char *device;      /* its name, for messages */
+    bool exact;              /* float weights and activations */
     const struct bl_graph *graph;
     const struct bl_node *node;
     const struct bl_bound *bound;
