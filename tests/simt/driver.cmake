@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+# The emulated driver, as the libraries that backends look for, and what is tested with it.
+function(bl_emulated name face kernels)
+    add_library(emu_${name} SHARED ${CMAKE_CURRENT_LIST_DIR}/emu.cpp ${CMAKE_CURRENT_LIST_DIR}/emu_${face}.cpp
+                $<TARGET_OBJECTS:${kernels}>)
+    target_compile_features(emu_${name} PRIVATE cxx_std_17)
+    target_compile_options(emu_${name} PRIVATE -Wall -Wextra -fvisibility=hidden)
+    target_include_directories(emu_${name} PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_SOURCE_DIR}/backends
+                               ${CMAKE_SOURCE_DIR}/shaders)
+    target_compile_definitions(emu_${name} PRIVATE ${ARGN})
+    if(BL_WERROR)
+        target_compile_options(emu_${name} PRIVATE -Werror)
+    endif()
+    if(BL_SANITIZE)
+        target_compile_options(emu_${name} PRIVATE -fsanitize=${BL_SANITIZE} -fno-omit-frame-pointer
+                               -fno-sanitize-recover=all)
+        target_link_options(emu_${name} PRIVATE -fsanitize=${BL_SANITIZE})
+    endif()
+    target_link_libraries(emu_${name} PRIVATE Threads::Threads)
+endfunction()
+
+bl_emulated(cuda cuda simt_host32)
+bl_emulated(old_cuda cuda simt_host32 EMU_OLD)
+bl_emulated(hip hip simt_host32)
+bl_emulated(hip64 hip simt_host64)
+
+# Images that it takes: their names are all there is to them.
+set(SIMT_IMAGES ${CMAKE_CURRENT_BINARY_DIR}/images)
+bl_simt_units(units)
+foreach(unit IN LISTS units)
+    foreach(suffix fatbin gfx1100.co gfx90a.co)
+        file(CONFIGURE OUTPUT ${SIMT_IMAGES}/${unit}.${suffix} CONTENT "EMULATED ${unit}\n")
+    endforeach()
+endforeach()
+
+# bl_emulated_test(name LIBRARY... ): NAME.c once with each library.
+function(bl_emulated_test name)
+    add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)
+    bl_quote(test_${name} PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/backends
+             ${CMAKE_SOURCE_DIR}/placement ${CMAKE_SOURCE_DIR}/shaders ${CMAKE_BINARY_DIR})
+    target_link_libraries(test_${name} PRIVATE ballast PkgConfig::CMOCKA PkgConfig::PCRE2 PkgConfig::HWLOC
+                          PkgConfig::CJSON Threads::Threads ${CMAKE_DL_LIBS} m)
+    target_compile_definitions(test_${name} PRIVATE BL_TEST_IMAGES="${SIMT_IMAGES}"
+                               BL_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+    foreach(library IN LISTS ARGN)
+        add_test(NAME simt.${name}.${library} COMMAND test_${name} $<TARGET_FILE:emu_${library}>)
+        set_tests_properties(simt.${name}.${library} PROPERTIES TIMEOUT 300 LABELS tier1 SKIP_RETURN_CODE 77)
+    endforeach()
+endfunction()
+bl_emulated_test(simt_host cuda old_cuda hip hip64)
