@@ -1,164 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* flags.c — a placement as the command line of another program: the inverse of constraints.c. */
 #include "constraints.h"
+#include "flags_text.h"
 #include "machine_file.h"
 #include "mem.h"
 #include "numa.h"
 #include "placement.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- lists of texts ---- */
-
-struct list {
-    char **text;
-    uint32_t n;
-    bool failed; /* out of memory */
-};
-
-static void add(struct list *l, const char *fmt, ...) BL_PRINTF(2, 3);
-static void add(struct list *l, const char *fmt, ...)
-{
-    char **more = realloc(l->text, (l->n + (size_t)1) * sizeof *more);
-    va_list ap;
-
-    if (more)
-        l->text = more;
-    if (!more) {
-        l->failed = true;
-        return;
-    }
-    va_start(ap, fmt);
-    const int n = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
-    char *text = n < 0 ? NULL : bl_calloc((size_t)n + 1, 1);
-    if (!text) {
-        l->failed = true;
-        return;
-    }
-    va_start(ap, fmt);
-    vsnprintf(text, (size_t)n + 1, fmt, ap);
-    va_end(ap);
-    l->text[l->n++] = text;
-}
-
-static void drop(struct list *l)
-{
-    for (uint32_t i = 0; i < l->n; i++)
-        free(l->text[i]);
-    free(l->text);
-    *l = (struct list){0};
-}
-
-/* A text that grows; what does not fit is noticed by its owner. */
-struct growing {
-    char text[4096];
-    size_t n;
-    bool full;
-};
-
-static void grow(struct growing *g, const char *fmt, ...) BL_PRINTF(2, 3);
-static void grow(struct growing *g, const char *fmt, ...)
-{
-    va_list ap;
-
-    va_start(ap, fmt);
-    const int n = vsnprintf(g->text + g->n, sizeof g->text - g->n, fmt, ap);
-    va_end(ap);
-    if (n < 0 || (size_t)n >= sizeof g->text - g->n)
-        g->full = true;
-    else
-        g->n += (size_t)n;
-}
-
-/* ---- sets of layers ---- */
-
-enum { MOST_LAYERS = 1000 };
-
-struct layers {
-    bool in[MOST_LAYERS];
-    uint32_t n; /* layers of the model */
-};
-
-static unsigned digits_at(const struct layers *s, uint32_t tens)
-{
-    unsigned mask = 0;
-
-    for (uint32_t d = 0; d < 10; d++)
-        if (10 * tens + d < s->n && s->in[10 * tens + d])
-            mask |= 1u << d;
-    return mask;
-}
-
-/* Digits as "7", "[36]", "[3-6]", "[13-57]". */
-static void put_digits(struct growing *g, unsigned mask)
-{
-    const bool one = (mask & (mask - 1)) == 0;
-
-    grow(g, "%s", one ? "" : "[");
-    for (unsigned d = 0; d < 10; d++) {
-        unsigned e = d;
-        if (!(mask >> d & 1))
-            continue;
-        while (e < 9 && mask >> (e + 1) & 1)
-            e++;
-        if (e >= d + 2)
-            grow(g, "%u-%u", d, e);
-        else if (e > d)
-            grow(g, "%u%u", d, e);
-        else
-            grow(g, "%u", d);
-        d = e;
-    }
-    grow(g, "%s", one ? "" : "]");
-}
-
-/* A regular expression that matches these numbers and no others: tens that have the same units
- * share a term. */
-static void put_layers(struct growing *g, const struct layers *s)
-{
-    bool first = true;
-
-    for (uint32_t t = 0; 10 * t < s->n; t++) {
-        const unsigned units = digits_at(s, t);
-        unsigned tens = t < 10 ? 1u << t : 0;
-        if (!units)
-            continue;
-        for (uint32_t u = 1; u < t && t < 10; u++) /* written with an earlier one */
-            tens = digits_at(s, u) == units ? 0 : tens;
-        if (t < 10 && !tens)
-            continue;
-        for (uint32_t u = t + 1; t > 0 && u < 10; u++)
-            tens |= digits_at(s, u) == units ? 1u << u : 0;
-        grow(g, "%s", first ? "" : "|");
-        first = false;
-        if (t >= 10)
-            grow(g, "%u", t);
-        else if (t > 0)
-            put_digits(g, tens);
-        put_digits(g, units);
-    }
-}
-
-/* As people write them: "0-3, 7". */
-static void name_layers(struct growing *g, const struct layers *s)
-{
-    bool first = true;
-
-    for (uint32_t l = 0; l < s->n; l++) {
-        uint32_t e = l;
-        if (!s->in[l])
-            continue;
-        while (e + 1 < s->n && s->in[e + 1])
-            e++;
-        grow(g, e > l ? "%s%u-%u" : "%s%u", first ? "" : ", ", l, e);
-        first = false;
-        l = e;
-    }
-}
 
 /* ---- layers over cards ---- */
 
@@ -166,13 +17,14 @@ struct inverse {
     const struct bl_placement *p;
     const struct bl_plan *plan;
     enum bl_peer peer;
-    uint16_t base[MOST_LAYERS + 1]; /* device of a layer by -ngl and -ts; the last: of the head */
+    uint16_t base[BL_MOST_FLAG_LAYERS +
+                  1];               /* device of a layer by -ngl and -ts; the last: of the head */
     uint16_t order[BL_MAX_DEVICES]; /* cards as -dev lists them */
     uint32_t count[BL_MAX_DEVICES]; /* layers of each, for -ts */
     uint32_t n_cards, n_used, n_on_cards;
     bool sorted; /* order is the machine's */
     char ts[512], dev[512];
-    struct list args, overrides, notes;
+    struct bl_text_list args, overrides, notes;
     struct bl_placement_rules rules; /* what the arguments say */
     struct bl_plan back;             /* where they put everything */
     uint32_t stream_from;            /* steps that the peer gains in by sending experts to cards */
@@ -315,43 +167,45 @@ static void say_cards(struct inverse *v)
         k += (size_t)snprintf(v->dev + k, sizeof v->dev - k, i ? ",%s" : "%s", name);
     }
     if (v->n_cards) {
-        add(&v->args, "-ngl");
-        add(&v->args, "%u", v->n_on_cards);
+        bl_list_add(&v->args, "-ngl");
+        bl_list_add(&v->args, "%u", v->n_on_cards);
     }
     v->rules.n_gpu_layers = (int32_t)v->n_on_cards;
     if (v->n_cards < 2 || !v->n_used)
         return;
     if (!v->sorted) {
-        add(&v->args, "-dev");
-        add(&v->args, "%s", v->dev);
+        bl_list_add(&v->args, "-dev");
+        bl_list_add(&v->args, "%s", v->dev);
         v->rules.devices = v->dev;
     }
-    add(&v->args, "-ts");
-    add(&v->args, "%s", v->ts);
+    bl_list_add(&v->args, "-ts");
+    bl_list_add(&v->args, "%s", v->ts);
     v->rules.tensor_split = v->ts;
 }
 
 /* ---- what lies elsewhere ---- */
 
-static void override(struct inverse *v, const struct layers *s, const char *tensors, uint16_t d)
+static void override(struct inverse *v, const struct bl_layer_set *s, const char *tensors,
+                     uint16_t d)
 {
-    struct growing g = {.n = 0};
+    struct bl_growing g = {.n = 0};
     char name[32];
 
     name_device(v, d, name);
-    put_layers(&g, s);
+    bl_put_layers(&g, s);
     const bool alone = !strpbrk(g.text, "|");
     if (g.full)
         v->overrides.failed = true;
-    add(&v->overrides, alone ? "blk\\.%s\\.%s=%s" : "blk\\.(%s)\\.%s=%s", g.text, tensors, name);
+    bl_list_add(&v->overrides, alone ? "blk\\.%s\\.%s=%s" : "blk\\.(%s)\\.%s=%s", g.text, tensors,
+                name);
 }
 
 /* The layers for which `where` is on d while it would be elsewhere. */
-static bool collect(const struct inverse *v, struct layers *s, bool experts, uint16_t d)
+static bool collect(const struct inverse *v, struct bl_layer_set *s, bool experts, uint16_t d)
 {
     bool any = false;
 
-    *s = (struct layers){.n = v->plan->n_layers};
+    *s = (struct bl_layer_set){.n = v->plan->n_layers};
     for (uint32_t l = 0; l < s->n; l++) {
         const uint16_t is =
             bl_plan_device(v->plan, (int)l, experts ? BL_PART_EXPERTS : BL_PART_ATTN);
@@ -363,7 +217,7 @@ static bool collect(const struct inverse *v, struct layers *s, bool experts, uin
 }
 
 /* -ncmoe and -cmoe say it shorter. */
-static bool say_cpu_moe(struct inverse *v, const struct layers *in_ram)
+static bool say_cpu_moe(struct inverse *v, const struct bl_layer_set *in_ram)
 {
     uint32_t first = 0, n = 0, all = 0, moe = 0;
 
@@ -379,11 +233,11 @@ static bool say_cpu_moe(struct inverse *v, const struct layers *in_ram)
         v->peer != BL_PEER_LLAMACPP) /* elsewhere -ncmoe takes layers from every card */
         return false;
     if (all == moe) {
-        add(&v->args, "-cmoe");
+        bl_list_add(&v->args, "-cmoe");
         v->rules.cpu_moe = true;
     } else {
-        add(&v->args, "-ncmoe");
-        add(&v->args, "%u", n);
+        bl_list_add(&v->args, "-ncmoe");
+        bl_list_add(&v->args, "%u", n);
         v->rules.n_cpu_moe = n;
     }
     return true;
@@ -392,8 +246,8 @@ static bool say_cpu_moe(struct inverse *v, const struct layers *in_ram)
 /* Cached state is where -ngl and -ts put its layer, whatever -ot says. */
 static void note_state(struct inverse *v, uint16_t d)
 {
-    struct growing g = {.n = 0};
-    struct layers s = {.n = v->plan->n_layers};
+    struct bl_growing g = {.n = 0};
+    struct bl_layer_set s = {.n = v->plan->n_layers};
     bool any = false;
 
     for (uint32_t l = 0; l < s.n; l++) {
@@ -402,15 +256,16 @@ static void note_state(struct inverse *v, uint16_t d)
     }
     if (!any)
         return;
-    name_layers(&g, &s);
-    add(&v->notes,
+    bl_name_layers(&g, &s);
+    bl_list_add(
+        &v->notes,
         "the cached state of layers %s stays where -ts puts those layers; the plan has it on %s",
         g.text, v->p->machine.device[d].id);
 }
 
 static void say_overrides(struct inverse *v)
 {
-    struct layers s;
+    struct bl_layer_set s;
 
     for (uint16_t d = 0; d < v->p->machine.n_devices; d++) {
         /* experts first: the first rule that matches wins */
@@ -434,8 +289,8 @@ static void say_overrides(struct inverse *v)
     }
     for (uint32_t i = 0, at = 0; i < v->overrides.n; i++)
         at += (uint32_t)snprintf(all + at, n - at, i ? ",%s" : "%s", v->overrides.text[i]);
-    add(&v->args, "-ot");
-    add(&v->args, "%s", all);
+    bl_list_add(&v->args, "-ot");
+    bl_list_add(&v->args, "%s", all);
     free(all);
     v->rules.override = (const char *const *)v->overrides.text;
     v->rules.n_overrides = v->overrides.n;
@@ -448,7 +303,8 @@ static void note_ranges(struct inverse *v)
     const struct bl_plan *p = v->plan;
 
     for (uint32_t i = 0; i < p->n_ranges; i++)
-        add(&v->notes, "experts %u-%u of layer %u go with the layer's others to %s, not to %s",
+        bl_list_add(
+            &v->notes, "experts %u-%u of layer %u go with the layer's others to %s, not to %s",
             p->range[i].first, p->range[i].first + p->range[i].n - 1, p->range[i].layer,
             v->p->machine.device[bl_plan_device(p, (int)p->range[i].layer, BL_PART_EXPERTS)].id,
             v->p->machine.device[p->range[i].device].id);
@@ -469,12 +325,12 @@ static void note_differences(struct inverse *v)
             if (is == wanted || !used)
                 continue;
             if (l == p->n_layers)
-                add(&v->notes, "%s goes to %s, not to %s", bl_part_name((enum bl_part)part),
-                    v->p->machine.device[is].id, v->p->machine.device[wanted].id);
+                bl_list_add(&v->notes, "%s goes to %s, not to %s", bl_part_name((enum bl_part)part),
+                            v->p->machine.device[is].id, v->p->machine.device[wanted].id);
             else
-                add(&v->notes, "%s of layer %u goes to %s, not to %s",
-                    bl_part_name((enum bl_part)part), l, v->p->machine.device[is].id,
-                    v->p->machine.device[wanted].id);
+                bl_list_add(&v->notes, "%s of layer %u goes to %s, not to %s",
+                            bl_part_name((enum bl_part)part), l, v->p->machine.device[is].id,
+                            v->p->machine.device[wanted].id);
         }
 }
 
@@ -482,14 +338,15 @@ static void note_differences(struct inverse *v)
 static void note_nodes(struct inverse *v)
 {
     const struct bl_machine_device *host = &v->p->machine.device[0];
-    struct growing g = {.n = 0};
+    struct bl_growing g = {.n = 0};
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < BL_MAX_NODES; i++)
         if (v->plan->nodes >> i & 1)
-            grow(&g, n++ ? ",%u" : "%u", i);
+            bl_grow(&g, n++ ? ",%u" : "%u", i);
     if (n && n < host->n_domains)
-        add(&v->notes,
+        bl_list_add(
+            &v->notes,
             "that blocks lie on memory node %s and decoding threads run there: numactl -N %s -m %s "
             "does, and keeps those of prompts there",
             g.text, g.text, g.text);
@@ -518,20 +375,21 @@ static void note_peer(struct inverse *v)
         other = other ||
                 (m->device[d].kind == BL_KIND_GPU && strcmp(m->device[d].backend_name, "cuda"));
     if (other)
-        add(&v->notes, "it supports the CPU and CUDA, not these cards");
+        bl_list_add(&v->notes, "it supports the CPU and CUDA, not these cards");
     if (experts_in_ram(v) && from)
-        add(&v->notes, "that experts in RAM are sent to the cards for steps of %u tokens or more",
-            from);
+        bl_list_add(&v->notes,
+                    "that experts in RAM are sent to the cards for steps of %u tokens or more",
+                    from);
     else if (experts_in_ram(v))
-        add(&v->notes, "that experts in RAM are never sent to the cards");
+        bl_list_add(&v->notes, "that experts in RAM are never sent to the cards");
 }
 
 /* ---- the other flags ---- */
 
 static void say_number(struct inverse *v, const char *flag, uint64_t n)
 {
-    add(&v->args, "%s", flag);
-    add(&v->args, "%llu", (unsigned long long)n);
+    bl_list_add(&v->args, "%s", flag);
+    bl_list_add(&v->args, "%llu", (unsigned long long)n);
 }
 
 static void say_settings(struct inverse *v)
@@ -542,12 +400,12 @@ static void say_settings(struct inverse *v)
     say_number(v, "-c", i.ctx_tokens);
     say_number(v, "-b", i.batch_tokens);
     say_number(v, "-ub", i.ubatch_tokens);
-    add(&v->args, "-ctk");
-    add(&v->args, "%s", i.type_k);
-    add(&v->args, "-ctv");
-    add(&v->args, "%s", i.type_v);
-    add(&v->args, "-fa");
-    add(&v->args, "on");
+    bl_list_add(&v->args, "-ctk");
+    bl_list_add(&v->args, "%s", i.type_k);
+    bl_list_add(&v->args, "-ctv");
+    bl_list_add(&v->args, "%s", i.type_v);
+    bl_list_add(&v->args, "-fa");
+    bl_list_add(&v->args, "on");
     say_number(v, "-t", i.threads);
     say_number(v, "-tb", i.threads_prefill);
 }
@@ -559,10 +417,10 @@ static void say_own(struct inverse *v)
 
     if (v->peer == BL_PEER_LLAMACPP) {
         if (experts_in_ram(v) && !v->stream_from)
-            add(&v->args, "--no-op-offload");
+            bl_list_add(&v->args, "--no-op-offload");
         if (v->n_used) {
-            add(&v->args, "--fit");
-            add(&v->args, "off");
+            bl_list_add(&v->args, "--fit");
+            bl_list_add(&v->args, "off");
         }
         return;
     }
@@ -571,9 +429,9 @@ static void say_own(struct inverse *v)
         say_number(v, "-amb", 512);
     }
     if (moe)
-        add(&v->args, "-fmoe");
+        bl_list_add(&v->args, "-fmoe");
     if (!v->n_used) /* with cards it would repack what is to be sent to them */
-        add(&v->args, "-rtr");
+        bl_list_add(&v->args, "-rtr");
 }
 
 /* ---- the whole ---- */
@@ -582,7 +440,7 @@ static void give(struct bl_peer_flags *out, struct inverse *v)
 {
     *out = (struct bl_peer_flags){
         .arg = v->args.text, .note = v->notes.text, .n_args = v->args.n, .n_notes = v->notes.n};
-    v->args = v->notes = (struct list){0};
+    v->args = v->notes = (struct bl_text_list){0};
     if (v->peer == BL_PEER_LLAMACPP && experts_in_ram(v) && v->stream_from)
         snprintf(out->environment, sizeof out->environment, "GGML_OP_OFFLOAD_MIN_BATCH=%u",
                  v->stream_from);
@@ -604,9 +462,9 @@ static enum bl_status read_back(struct inverse *v)
 
 static enum bl_status invert(struct inverse *v)
 {
-    if (v->plan->n_layers >= MOST_LAYERS)
+    if (v->plan->n_layers >= BL_MOST_FLAG_LAYERS)
         return bl_fail(BL_EUNSUPPORTED, "%u layers: flags are written for at most %u",
-                       v->plan->n_layers, MOST_LAYERS - 1);
+                       v->plan->n_layers, BL_MOST_FLAG_LAYERS - 1);
     lay_out(v);
     order_cards(v);
     sort_cards(v);
@@ -645,9 +503,9 @@ static enum bl_status with_inverse(const struct bl_placement *p, enum bl_peer pe
         v->back = (struct bl_plan){0};
     }
     bl_plan_finish(&v->back);
-    drop(&v->args);
-    drop(&v->notes);
-    drop(&v->overrides);
+    bl_list_drop(&v->args);
+    bl_list_drop(&v->notes);
+    bl_list_drop(&v->overrides);
     free(v);
     return st;
 }
@@ -665,10 +523,10 @@ enum bl_status bl_peer_plan(struct bl_plan *out, const struct bl_placement *p, e
 
 void bl_peer_flags_finish(struct bl_peer_flags *f)
 {
-    struct list args = {f->arg, f->n_args, false}, notes = {f->note, f->n_notes, false};
+    struct bl_text_list args = {f->arg, f->n_args, false}, notes = {f->note, f->n_notes, false};
 
-    drop(&args);
-    drop(&notes);
+    bl_list_drop(&args);
+    bl_list_drop(&notes);
     *f = (struct bl_peer_flags){0};
 }
 

@@ -160,6 +160,11 @@ enum bl_status bl_search_longest(struct bl_plan *sized, const struct bl_model *,
 void bl_search_empty_host(struct bl_search_state *);
 enum bl_status bl_explain_longest(struct bl_choice *, const struct bl_model *, const struct bl_search_options *,
                                   bool on_cards);
+/* Fills the pool with candidates, by cached costs. */
+enum bl_status bl_search_gather(struct bl_search_state *);
+void bl_search_cached_ns(const struct bl_search_state *, const struct bl_draft *, double ns[BL_N_PHASES]);
+/* All that blocks of the device may be rounded up by. */
+uint64_t bl_search_rounding(const struct bl_search_state *, uint16_t device);
 /* Whether any candidate fits, without regard to speed. */
 enum bl_status bl_search_any(struct bl_search_state *, bool *fits);
 /* BL_ENOFIT with what lacks where, and the nearest context, type of cache and memory that would do. *nearest: a multiple
