@@ -2,8 +2,8 @@
 # bl_simt_kernels(OUT): compiles the units of kernels.def beside this file, for NVIDIA cards by nvcc into one file with code
 # for all architectures, for AMD cards by clang into one for each, and names in OUT the sources that put them into the
 # library. Without a compiler, or asked for "none", that part is left out and said so.
-set(BALLAST_CUDA_ARCHS "86;120" CACHE STRING "NVIDIA architectures to build kernels for: a list as 86;120, all or none")
-set(BALLAST_HIP_ARCHS "gfx1100;gfx90a" CACHE STRING "AMD architectures to build kernels for: a list, all or none")
+set(BALLAST_CUDA_ARCHS "none" CACHE STRING "NVIDIA architectures to build kernels for: a list as 86;120, all or none")
+set(BALLAST_HIP_ARCHS "none" CACHE STRING "AMD architectures to build kernels for: a list, all or none")
 set(SIMT_CUDA_ALL 75 80 86 89 90 100 120)
 set(SIMT_HIP_ALL gfx906 gfx90a gfx942 gfx1030 gfx1100 gfx1101 gfx1151 gfx1200 gfx1201)
 set(SIMT_SHADERS ${CMAKE_CURRENT_LIST_DIR})
