@@ -70,6 +70,7 @@ struct bl_route_attr {
 struct bl_experts_attr {
     uint32_t n_used;
     uint32_t part, parts;                /* which of how many nodes: struct bl_expert_parts; parts 0: all in this one */
+    uint32_t chunk, chunks;              /* of the experts sent there a few at a time: which of how many; chunks 0: its own */
     struct bl_glu_attr glu;
 };
 struct bl_softcap_attr { float cap; };
@@ -117,8 +118,9 @@ struct bl_node {
 };
 /* Experts of a layer may come in n nodes, part 0 to n - 1, all of the same weights: each adds up those experts alone that
  * its device has, and the parts are added in their order. Part `last`, which need not wait for copies, is emitted after
- * the others. */
-struct bl_expert_parts { uint16_t n, last; };
+ * the others. The last `chunks` of the n are emitted behind them, after the shared experts, and each is added before the
+ * next begins: of experts that are sent to the device a few at a time. */
+struct bl_expert_parts { uint16_t n, last, chunks; };
 struct bl_graph {
     struct bl_node *nodes;
     struct bl_value *vals; /* vals[0] is the none value */

@@ -331,7 +331,8 @@ static bool experts_fit(const struct bl_graph *g, const bl_val *src,
            bl_absent_or_floats(g, src[6], n_ff, n) && bl_absent_or_floats(g, src[7], n_ff, n) &&
            bl_absent_or_floats(g, src[8], n_embd, n) && bl_absent_or_floats(g, src[9], n, 1) &&
            bl_absent_or_floats(g, src[10], n, 1) && bl_absent_or_floats(g, src[11], n, 1) &&
-           (at->parts ? at->part < at->parts : !at->part) && valid_glu(&at->glu);
+           (at->parts ? at->part < at->parts : !at->part) &&
+           (at->chunks ? at->chunk < at->chunks : !at->chunk) && valid_glu(&at->glu);
 }
 
 bl_val bl_graph_experts(struct bl_graph *g, bl_val x, bl_val ids, bl_val weights,

@@ -161,40 +161,67 @@ static struct bl_expert_vals expert_vals(const struct bl_model *m, struct bl_gra
     };
 }
 
-/* All parts; returns the first that was emitted, which the others follow. */
-static bl_val build_routed_experts(const struct bl_model *m, struct bl_graph *g, int layer,
-                                   bl_val h, const struct bl_glu_attr *glu,
-                                   struct bl_expert_parts parts)
+/* What all parts of a layer's experts have in common. */
+struct routed {
+    bl_val h, ids, weights;
+    struct bl_expert_vals e;
+    struct bl_experts_attr at;
+};
+
+static void build_route(const struct bl_model *m, struct bl_graph *g, int layer, struct routed *r)
 {
     const struct bl_layer *l = &m->layer[layer];
-    struct bl_experts_attr at = {
-        .n_used = m->hp.route.n_used, .parts = parts.n > 1 ? parts.n : 0, .glu = *glu};
     struct bl_route_vals route = {0};
-    bl_val ids, weights, first = 0;
+
     bl_graph_at(g, BL_PART_FFN, layer);
-    route.logits = bl_build_linear(m, g, l->role[BL_W_ROUTER], h);
+    route.logits = bl_build_linear(m, g, l->role[BL_W_ROUTER], r->h);
     route.bias = bl_build_weight(m, g, l->role[BL_W_ROUTER_BIAS].w);
     route.table = bl_build_weight(m, g, l->role[BL_W_ROUTER_IDS].w);
     if (route.table)
-        route.tokens = bl_graph_param(g, BL_PARAM_TOKENS, g->vals[h].ne[1]);
-    bl_graph_route_by_table(g, &route, &m->hp.route, &ids, &weights);
+        route.tokens = bl_graph_param(g, BL_PARAM_TOKENS, g->vals[r->h].ne[1]);
+    bl_graph_route_by_table(g, &route, &m->hp.route, &r->ids, &r->weights);
+    r->e = expert_vals(m, g, l);
+}
+
+static bl_val build_part(struct bl_graph *g, int layer, struct routed *r, uint32_t part)
+{
+    r->at.part = part;
     bl_graph_at(g, BL_PART_EXPERTS, layer);
-    struct bl_expert_vals e = expert_vals(m, g, l);
-    for (uint32_t i = 0; i < parts.n; i++) {
-        at.part = i + 1 == parts.n ? parts.last : i + (i >= parts.last);
-        bl_val y = bl_graph_experts(g, h, ids, weights, &e, &at);
+    const bl_val y = bl_graph_experts(g, r->h, r->ids, r->weights, &r->e, &r->at);
+    bl_graph_at(g, BL_PART_FFN, layer);
+    return y;
+}
+
+/* Those that devices have for good; returns the first that was emitted, which the others follow. */
+static bl_val build_whole(struct bl_graph *g, int layer, struct routed *r, uint32_t n,
+                          uint32_t last)
+{
+    bl_val first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const bl_val y = build_part(g, layer, r, i + 1 == n ? last : i + (i >= last));
         first = i ? first : y;
     }
-    bl_graph_at(g, BL_PART_FFN, layer);
     return first;
 }
 
-static bl_val add_parts(struct bl_graph *g, bl_val first, struct bl_expert_parts parts)
+static bl_val add_whole(struct bl_graph *g, bl_val first, uint32_t n, uint32_t last)
 {
     bl_val sum = 0;
-    for (uint32_t k = 0; k < parts.n; k++) {
-        const bl_val y = first + (k == parts.last ? parts.n - 1u : k - (k > parts.last));
+    for (uint32_t k = 0; k < n; k++) {
+        const bl_val y = first + (k == last ? n - 1 : k - (k > last));
         sum = k ? bl_graph_add(g, sum, y) : y;
+    }
+    return sum;
+}
+
+static bl_val add_chunks(struct bl_graph *g, int layer, struct routed *r, bl_val sum,
+                         struct bl_expert_parts parts)
+{
+    r->at.chunks = parts.chunks;
+    for (uint32_t c = 0; c < parts.chunks; c++) {
+        r->at.chunk = c;
+        const bl_val y = build_part(g, layer, r, (uint32_t)parts.n - parts.chunks + c);
+        sum = sum ? bl_graph_add(g, sum, y) : y;
     }
     return sum;
 }
@@ -204,10 +231,19 @@ bl_val bl_build_moe(const struct bl_model *m, struct bl_graph *g, int layer, bl_
 {
     const struct bl_expert_parts parts =
         g->parts ? g->parts[layer] : (struct bl_expert_parts){.n = 1};
-    bl_val s = 0, y = build_routed_experts(m, g, layer, h, glu, parts);
+    const uint32_t whole = (uint32_t)parts.n - parts.chunks;
+    struct routed r = {
+        .h = h,
+        .at = {.n_used = m->hp.route.n_used, .parts = parts.n > 1 ? parts.n : 0, .glu = *glu}};
+    bl_val s = 0;
+
+    build_route(m, g, layer, &r);
+    bl_val y = build_whole(g, layer, &r, whole, parts.last);
     if (m->layer[layer].role[BL_W_SHEXP_GATE].w >= 0)
         s = bl_build_shared_experts(m, g, layer, h, shared);
-    y = add_parts(g, y, parts);
+    bl_graph_at(g, BL_PART_FFN, layer);
+    y = add_whole(g, y, whole, parts.last);
+    y = add_chunks(g, layer, &r, y, parts);
     return s ? bl_graph_add(g, y, s) : y;
 }
 

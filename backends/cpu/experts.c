@@ -262,7 +262,7 @@ struct bl_experts_args bl_experts_of(const struct bl_cpu_builder *b, uint64_t ta
         .spare = (uint32_t)(bl_experts_pairs(b->graph, b->node) / most),
         .glu = at->glu,
         .rows = bl_cpu_rows_of(b, BL_EXPERTS_INPUT),
-        .divided = at->parts > 1,
+        .divided = at->parts > 1 || at->chunks,
         .table = table,
         .table_bytes = bl_experts_table_bytes(b->graph, b->node, most),
         .n_batches = (uint32_t *)(uintptr_t)table,
