@@ -97,6 +97,11 @@ struct bl_tile_caps {
     uint8_t same_as;         /* first type whose tiles are the same */
 };
 
+enum bl_copies_from {
+    BL_COPIES_FROM_ALL,      /* of the host, mapped files too */
+    BL_COPIES_FROM_BLOCKS    /* blocks of the host's devices, which a driver can pin; not mapped files */
+};
+
 /* Limits and layout choices: plain data, stored in machine files, so that a plan needs no device. */
 struct bl_caps {
     uint32_t granule_bytes;  /* allocations are rounded up to this */
@@ -104,6 +109,7 @@ struct bl_caps {
     uint32_t exact;          /* cpu: float weights and activations */
     struct bl_tile_caps tiles[BL_N_DTYPES]; /* cpu: of activations that meet weights of the type */
     uint32_t import_host;    /* weights can be used where the file is mapped */
+    uint32_t copies_from;    /* enum bl_copies_from: what of the host copies can take at the full speed of the link */
 };
 struct bl_device {
     const struct bl_device_ops *ops;

@@ -132,6 +132,7 @@ void bl_close(struct bl_engine *e)
     if (!e)
         return;
     close_streams(e);
+    bl_stage_close_streams(&e->stage);
     for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++)
         if (e->kept[i].program) {
             bl_program_finish(e->kept[i].program);
@@ -141,6 +142,7 @@ void bl_close(struct bl_engine *e)
     free_mem(&e->params);
     free_mem(&e->output);
     free_blocks(e);
+    bl_stage_close(&e->stage);
     bl_residency_close(&e->residency);
     bl_weights_finish(&e->weights);
     free(e->blocks);
@@ -196,6 +198,12 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
         st = bl_residency_open(&e->residency, e->parts.model, &e->parts.plan, e->blocks,
                                &e->weights, e->parts.device, e->parts.machine.n_devices,
                                e->parts.experts.uses ? &e->parts.experts : NULL);
+    if (!st)
+        st =
+            bl_stage_open(&e->stage, e->parts.model, &e->parts.plan, &e->parts.machine, &e->weights,
+                          e->parts.device, e->parts.experts.uses ? &e->parts.experts : NULL);
+    for (uint16_t d = 0; !st && d < e->parts.machine.n_devices; d++)
+        bl_stage_settle(&e->stage, d, &e->place[d]);
     if (st) {
         bl_close(e);
         return st;
@@ -209,7 +217,8 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
 static enum bl_status make_program(struct bl_engine *e, const struct bl_shape *shape,
                                    struct bl_program **out)
 {
-    struct bl_binding b = {e->place, e->weights.addr, e->state_addr, e->parts.model->n_weights};
+    struct bl_binding b = {e->place, e->weights.addr, e->state_addr, e->parts.model->n_weights,
+                           e->stage.table};
     struct bl_program *p = bl_calloc(1, sizeof *p);
     enum bl_status st;
 

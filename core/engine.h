@@ -38,6 +38,7 @@ struct bl_engine {
     uint64_t *state_addr;            /* [n_states] */
     struct bl_weights weights;
     struct bl_residency residency;
+    struct bl_stage stage;
     struct bl_mem params, output;    /* on the host */
     struct bl_sched sched;
     uint64_t patience_ns;            /* with a step in which nothing gets done */

@@ -21,7 +21,7 @@ enum bl_purpose {
     BL_MEM_OUTPUT,  /* logits */
     BL_MEM_HOST,    /* metadata, vocabulary, graphs, programs: an upper bound is planned */
     BL_MEM_DRIVER,  /* what the driver takes as soon as the device is opened, by the machine's description */
-    BL_MEM_STAGING, /* rings through which experts pass on their way to a card; 0: programs send none */
+    BL_MEM_STAGING, /* rings through which experts pass on their way to a card, and their tables; 0: programs send none */
     BL_MEM_DRAFT,   /* layers of the file that guess tokens ahead; 0: they are not loaded */
     BL_MEM_SLOTS,   /* experts of the host that also sit on a card, which ones changes */
     BL_N_PURPOSES

@@ -284,8 +284,24 @@ static uint64_t granted(const struct sizing *z, uint16_t d, uint64_t bytes)
     return bytes ? bl_align_up(bytes, z->machine->device[d].caps.granule_bytes) : 0;
 }
 
-/* What the driver takes; and, so that a ledger shows it, what takes nothing: experts are not sent
- * to cards, and layers for drafting are not loaded. */
+/* Of a card, and what it takes on the host. */
+static enum bl_status plan_ring(struct bl_plan *p, const struct sizing *z, uint16_t d)
+{
+    struct bl_ring_bytes b;
+
+    bl_plan_ring(p, z->model, d, &b);
+    const uint64_t ring = BL_RING_PARTS * b.part;
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STAGING, granted(z, d, ring)));
+    if (!ring)
+        return BL_OK;
+    BL_TRY(bl_ledger_plan(&p->ledger, 0, BL_MEM_STAGING, granted(z, 0, b.tables)));
+    return bl_plan_stages(p, z->machine, d)
+               ? bl_ledger_plan(&p->ledger, 0, BL_MEM_STAGING, granted(z, 0, ring))
+               : BL_OK;
+}
+
+/* What the driver takes; and, so that a ledger shows it, what may take nothing: rings for experts
+ * that are sent to cards, and layers for drafting, which are not loaded. */
 static enum bl_status plan_others(struct bl_plan *p, const struct sizing *z, uint16_t d)
 {
     const struct bl_machine_device *md = &z->machine->device[d];
@@ -293,7 +309,7 @@ static enum bl_status plan_others(struct bl_plan *p, const struct sizing *z, uin
     if (md->driver_bytes)
         BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_DRIVER, md->driver_bytes));
     if (d && z->model->hp.n_expert)
-        BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STAGING, 0));
+        BL_TRY(plan_ring(p, z, d));
     if (!d && z->machine->n_devices > 1 && z->model->hp.n_layer_nextn)
         BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_DRAFT, 0));
     return BL_OK;
@@ -321,7 +337,8 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
     return bl_ledger_plan(&p->ledger, 0, BL_MEM_HOST,
                           bl_gguf_heap_bytes(z->model->gguf) + bl_vocab_plan_bytes(z->model->gguf) +
                               BL_PROGRAM_CAP * z->program_heap +
-                              bl_plan_expert_notes_bytes(p, z->model));
+                              bl_plan_expert_notes_bytes(p, z->model) +
+                              bl_plan_stage_notes_bytes(p, z->model));
 }
 
 enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,

@@ -36,6 +36,8 @@ struct bl_plan {
     uint8_t expert_policy;       /* enum bl_expert_policy; off: as if there were no slots */
     const struct bl_expert_stats *known; /* borrowed; which experts predictions take to be chosen; NULL: all alike */
     bool count_experts;          /* uses are counted even where there are no slots */
+    uint32_t stream_from;        /* steps of so many tokens send the host's experts through cards (chunks.h); 0: none does */
+    uint64_t chunk_bytes;        /* of experts on their way at a time, about; 0: BL_CHUNK_BYTES */
     uint64_t move_bytes;         /* at most, into a device's slots between two steps, but one expert always; 0: any */
     uint64_t ctx_tokens;
     uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;

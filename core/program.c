@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "program.h"
+#include "program_impl.h"
 
 #include "mem.h"
 
@@ -22,8 +22,8 @@ static enum bl_status grow(void **table, uint32_t *cap, uint32_t n, size_t item)
     return BL_OK;
 }
 
-static enum bl_status add_step(struct bl_program *p, enum bl_step_kind kind, uint16_t device,
-                               uint32_t index)
+enum bl_status bl_walk_step(struct bl_program *p, enum bl_step_kind kind, uint16_t device,
+                            uint32_t index)
 {
     BL_TRY(grow((void **)&p->step, &p->cap_steps, p->n_steps, sizeof *p->step));
     p->step[p->n_steps++] = (struct bl_step){(uint8_t)kind, device, index};
@@ -49,36 +49,49 @@ static enum bl_status allocate(struct bl_program *p, uint32_t n_devices)
 
 /* ---- which device runs what ---- */
 
-/* Experts of one layer come in as many parts as devices have some. */
-static enum bl_status divide(struct bl_expert_parts **out, const struct bl_model *m,
-                             const struct bl_plan *plan)
+/* Experts of one layer come in as many parts as devices have some. What the host's would be comes
+ * in chunks where they are sent. */
+static struct bl_expert_parts parts_of(const struct bl_program *p, const struct bl_plan *plan,
+                                       uint32_t layer, uint32_t n_experts)
 {
-    const uint32_t n_experts = m->hp.n_expert;
+    const struct bl_sending *s = bl_program_sending(p, (int)layer);
+    const uint16_t home = bl_plan_device(plan, (int)layer, BL_PART_FFN);
+    struct bl_expert_parts parts = {.chunks = s ? (uint16_t)s->cut.n_chunks : 0};
 
-    if (!plan->n_ranges && !bl_plan_has_slots(plan))
+    for (uint16_t d, k = s ? 1 : 0;
+         (d = bl_plan_expert_holder(plan, layer, n_experts, k)) != BL_NO_DEVICE; k++, parts.n++)
+        if (d == home)
+            parts.last = parts.n;
+    parts.n = (uint16_t)(parts.n + parts.chunks);
+    return parts;
+}
+
+static enum bl_status divide(struct bl_expert_parts **out, const struct bl_program *p,
+                             const struct bl_model *m, const struct bl_plan *plan)
+{
+    if (!plan->n_ranges && !bl_plan_has_slots(plan) && !p->n_sendings)
         return BL_OK;
     struct bl_expert_parts *parts = bl_calloc(m->hp.n_layer, sizeof *parts);
     if (!(*out = parts))
         return bl_fail(BL_ENOMEM, "out of memory for the parts of %u layers", m->hp.n_layer);
-    for (uint32_t l = 0; l < m->hp.n_layer; l++) {
-        const uint16_t home = bl_plan_device(plan, (int)l, BL_PART_FFN);
-        uint16_t n = 0, d;
-        for (; (d = bl_plan_expert_holder(plan, l, n_experts, n)) != BL_NO_DEVICE; n++)
-            if (d == home)
-                parts[l].last = n;
-        parts[l].n = n;
-    }
+    for (uint32_t l = 0; l < m->hp.n_layer; l++)
+        parts[l] = parts_of(p, plan, l, m->hp.n_expert);
     return BL_OK;
 }
 
-static uint16_t device_of(const struct bl_graph *g, const struct bl_node *n,
+static uint16_t device_of(const struct bl_program *p, const struct bl_node *n,
                           const struct bl_plan *plan)
 {
+    const struct bl_graph *g = &p->graph;
+
     if (n->op != BL_OP_EXPERTS)
         return bl_plan_device(plan, n->layer, n->part);
     const struct bl_experts_attr *at = bl_node_attr(g, n);
+    const struct bl_sending *s = bl_program_sending(p, n->layer);
+    if (at->chunks)
+        return s->cut.card;
     const uint32_t n_experts = g->vals[bl_node_src(g, n, 5)].ne[2];
-    return bl_plan_expert_holder(plan, (uint32_t)n->layer, n_experts, at->part);
+    return bl_plan_expert_holder(plan, (uint32_t)n->layer, n_experts, at->part + (s != NULL));
 }
 
 static enum bl_status assign(struct bl_program *p, const struct bl_plan *plan,
@@ -86,7 +99,7 @@ static enum bl_status assign(struct bl_program *p, const struct bl_plan *plan,
 {
     for (uint32_t i = 0; i < p->graph.n_nodes; i++) {
         const struct bl_node *n = &p->graph.nodes[i];
-        uint16_t d = device_of(&p->graph, n, plan);
+        uint16_t d = device_of(p, n, plan);
         const struct bl_machine_device *md = &machine->device[d];
 
         if (!md->backend->supports(&md->caps, &p->graph, n))
@@ -129,22 +142,12 @@ static enum bl_status keep_routes(struct bl_program *p, const struct bl_plan *pl
  * Copies between a device and host memory run in the device's stream; between two devices a value
  * passes through host memory. Whoever reads what another stream wrote waits for a signal of it. */
 
-struct walk {
-    uint32_t *open;   /* [n_devices] range being extended, or UINT32_MAX */
-    uint32_t *signal; /* [n_devices] its last signal plus one, 0: none */
-    uint32_t *waited; /* [n_devices * n_devices] reader, writer: signal waited for plus one */
-    uint16_t *home;   /* [n_vals] device that computed the value */
-    uint16_t *writer; /* [n_vals * n_devices] stream that put it there */
-    uint32_t *made;   /* [n_vals * n_devices] signals that existed then */
-    bool *present;    /* [n_vals * n_devices] */
-};
-
 static bool is_activation(const struct bl_graph *g, bl_val v)
 {
     return v && g->vals[v].origin == BL_ACTIVATION;
 }
 
-static void written(const struct bl_program *p, struct walk *w, bl_val v, uint16_t at,
+static void written(const struct bl_program *p, struct bl_walk *w, bl_val v, uint16_t at,
                     uint16_t stream)
 {
     size_t i = (size_t)v * p->n_devices + at;
@@ -153,19 +156,28 @@ static void written(const struct bl_program *p, struct walk *w, bl_val v, uint16
     w->made[i] = p->n_signals;
 }
 
-/* A signal closes the stream's range: it comes after everything the stream was given so far. */
-static enum bl_status add_signal(struct bl_program *p, struct walk *w, uint16_t stream)
+enum bl_status bl_walk_number(struct bl_program *p, uint16_t device, uint32_t *out)
 {
     BL_TRY(
         grow((void **)&p->signal_device, &p->cap_signals, p->n_signals, sizeof *p->signal_device));
-    p->signal_device[p->n_signals] = stream;
+    p->signal_device[p->n_signals] = device;
+    *out = p->n_signals++;
+    return BL_OK;
+}
+
+/* A signal closes the stream's range: it comes after everything the stream was given so far. */
+enum bl_status bl_walk_signal(struct bl_program *p, struct bl_walk *w, uint16_t stream)
+{
+    uint32_t number;
+
+    BL_TRY(bl_walk_number(p, stream, &number));
     w->open[stream] = UINT32_MAX;
-    w->signal[stream] = p->n_signals + 1;
-    return add_step(p, BL_STEP_SIGNAL, stream, p->n_signals++);
+    w->signal[stream] = number + 1;
+    return bl_walk_step(p, BL_STEP_SIGNAL, stream, number);
 }
 
 /* What the stream does next comes after the value was put where it is. */
-static enum bl_status order_after(struct bl_program *p, struct walk *w, bl_val v, uint16_t at,
+static enum bl_status order_after(struct bl_program *p, struct bl_walk *w, bl_val v, uint16_t at,
                                   uint16_t stream)
 {
     size_t i = (size_t)v * p->n_devices + at;
@@ -175,13 +187,13 @@ static enum bl_status order_after(struct bl_program *p, struct walk *w, bl_val v
     if (writer == stream || *waited > w->made[i])
         return BL_OK;
     if (w->signal[writer] <= w->made[i])
-        BL_TRY(add_signal(p, w, writer));
+        BL_TRY(bl_walk_signal(p, w, writer));
     *waited = w->signal[writer];
     w->open[stream] = UINT32_MAX;
-    return add_step(p, BL_STEP_WAIT, stream, *waited - 1);
+    return bl_walk_step(p, BL_STEP_WAIT, stream, *waited - 1);
 }
 
-static enum bl_status add_copy(struct bl_program *p, struct walk *w, bl_val v, uint16_t from,
+static enum bl_status add_copy(struct bl_program *p, struct bl_walk *w, bl_val v, uint16_t from,
                                uint16_t to)
 {
     uint16_t stream = to ? to : from;
@@ -192,10 +204,10 @@ static enum bl_status add_copy(struct bl_program *p, struct walk *w, bl_val v, u
     w->open[stream] = UINT32_MAX;
     written(p, w, v, to, stream);
     p->used[0] = true;
-    return add_step(p, BL_STEP_COPY, stream, p->n_copies++);
+    return bl_walk_step(p, BL_STEP_COPY, stream, p->n_copies++);
 }
 
-static enum bl_status bring(struct bl_program *p, struct walk *w, bl_val v, uint16_t to)
+enum bl_status bl_walk_bring(struct bl_program *p, struct bl_walk *w, bl_val v, uint16_t to)
 {
     const bool *present = &w->present[(size_t)v * p->n_devices];
     uint16_t from = w->home[v];
@@ -207,25 +219,27 @@ static enum bl_status bring(struct bl_program *p, struct walk *w, bl_val v, uint
     return to ? add_copy(p, w, v, 0, to) : BL_OK;
 }
 
-static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i)
+static enum bl_status emit_node(struct bl_program *p, struct bl_walk *w, uint32_t i)
 {
     const struct bl_graph *g = &p->graph;
     const struct bl_node *n = &g->nodes[i];
     uint16_t d = p->node_device[i];
 
+    BL_TRY(bl_stream_before(p, w, i));
     for (unsigned s = 0; s < n->n_src; s++) {
         bl_val v = bl_node_src(g, n, s);
         if (!is_activation(g, v))
             continue;
-        BL_TRY(bring(p, w, v, d));
+        BL_TRY(bl_walk_bring(p, w, v, d));
         BL_TRY(order_after(p, w, v, d, d));
     }
     if (p->route && ids_of(g, n))
-        BL_TRY(bring(p, w, ids_of(g, n), 0));
+        BL_TRY(bl_walk_bring(p, w, ids_of(g, n), 0));
     for (unsigned k = 0; k < n->n_dst; k++) {
         w->home[n->dst[k]] = d;
         written(p, w, n->dst[k], d, d);
     }
+    bl_stream_after(p, w, i);
     /* A range is consecutive nodes: it goes on only while no other device's node came between. */
     if (w->open[d] != UINT32_MAX && p->range[w->open[d]].first + p->range[w->open[d]].n == i) {
         p->range[w->open[d]].n++;
@@ -234,13 +248,13 @@ static enum bl_status emit_node(struct bl_program *p, struct walk *w, uint32_t i
     BL_TRY(grow((void **)&p->range, &p->cap_ranges, p->n_ranges, sizeof *p->range));
     p->range[p->n_ranges] = (struct bl_range){i, 1, d, NULL};
     w->open[d] = p->n_ranges;
-    return add_step(p, BL_STEP_RUN, d, p->n_ranges++);
+    return bl_walk_step(p, BL_STEP_RUN, d, p->n_ranges++);
 }
 
 static enum bl_status emit_steps(struct bl_program *p)
 {
     size_t n_vals = p->graph.n_vals, n_dev = p->n_devices;
-    struct walk w = {
+    struct bl_walk w = {
         .open = bl_calloc(n_dev, sizeof *w.open),
         .signal = bl_calloc(n_dev, sizeof *w.signal),
         .waited = bl_calloc(n_dev * n_dev, sizeof *w.waited),
@@ -248,13 +262,17 @@ static enum bl_status emit_steps(struct bl_program *p)
         .writer = bl_calloc(n_vals * n_dev, sizeof *w.writer),
         .made = bl_calloc(n_vals * n_dev, sizeof *w.made),
         .present = bl_calloc(n_vals * n_dev, sizeof *w.present),
+        .pending = bl_calloc(n_dev, sizeof *w.pending),
     };
     enum bl_status st = BL_OK;
 
-    if (!w.open || !w.signal || !w.waited || !w.home || !w.writer || !w.made || !w.present)
+    if (!w.open || !w.signal || !w.waited || !w.home || !w.writer || !w.made || !w.present ||
+        !w.pending)
         st = bl_fail(BL_ENOMEM, "out of memory while lowering");
     else
         memset(w.open, 0xff, n_dev * sizeof *w.open);
+    if (!st)
+        st = bl_stream_begin(p);
     for (uint32_t i = 0; !st && i < p->graph.n_nodes; i++)
         st = emit_node(p, &w, i);
     free(w.open);
@@ -264,6 +282,7 @@ static enum bl_status emit_steps(struct bl_program *p)
     free(w.writer);
     free(w.made);
     free(w.present);
+    free(w.pending);
     return st;
 }
 
@@ -365,6 +384,8 @@ static void last_uses(const struct bl_program *p, uint32_t *last)
         const struct bl_step *t = &p->step[s];
         if (t->kind == BL_STEP_RUN)
             next = p->range[t->index].first + p->range[t->index].n;
+        if (t->kind == BL_STEP_PICK)
+            stretch(&last[(size_t)p->sending[t->index].ids * p->n_devices], next);
         if (t->kind != BL_STEP_COPY)
             continue;
         const struct bl_copy *c = &p->copy[t->index];
@@ -425,9 +446,11 @@ static enum bl_status home_step(struct homing *h, const struct bl_step *s, uint3
         if (p->signal_device[s->index] == 0)
             h->known[s->device] = h->signalled[s->index];
         return BL_OK;
-    default:
+    case BL_STEP_COPY:
         c = &p->copy[s->index];
         return home_value(h, c->val, c->to, s->device == c->to ? *next : h->known[s->device]);
+    default:
+        return BL_OK;
     }
 }
 
@@ -468,10 +491,13 @@ enum bl_status bl_program_lower(struct bl_program *out, const struct bl_model *m
     struct bl_expert_parts *parts = NULL;
     enum bl_status st;
 
-    BL_TRY(divide(&parts, m, plan));
     bl_graph_init(&p.graph);
+    st = bl_stream_plan(&p, m, plan, machine);
+    if (!st)
+        st = divide(&parts, &p, m, plan);
     p.graph.parts = parts;
-    st = bl_model_build(m, shape, &p.graph);
+    if (!st)
+        st = bl_model_build(m, shape, &p.graph);
     p.graph.parts = NULL;
     free(parts);
     if (st || (st = allocate(&p, machine->n_devices)) || (st = assign(&p, plan, machine)) ||
@@ -490,11 +516,12 @@ uint64_t bl_program_heap_bytes(const struct bl_program *p)
                      g->cap_srcs * sizeof *g->srcs + g->cap_attrs;
     uint64_t tables = p->cap_steps * sizeof *p->step + p->cap_copies * sizeof *p->copy +
                       p->cap_ranges * sizeof *p->range + p->cap_signals * sizeof *p->signal_device;
+    uint64_t sent = p->n_sendings * sizeof *p->sending + p->n_chunks * sizeof *p->chunk;
     uint64_t homes =
         (uint64_t)g->n_vals * p->n_devices * sizeof *p->home + p->n_layers * sizeof *p->route;
     uint64_t bound = g->n_nodes * (sizeof *p->bound + sizeof *p->node_device) +
                      (g->n_srcs + 2 * (uint64_t)g->n_nodes) * sizeof *p->addr;
-    return sizeof *p + graph + tables + homes + bound + p->n_devices * 32;
+    return sizeof *p + graph + tables + sent + homes + bound + p->n_devices * 32;
 }
 
 void bl_program_finish(struct bl_program *p)
@@ -510,6 +537,8 @@ void bl_program_finish(struct bl_program *p)
     free(p->used);
     free(p->route);
     free(p->signal_device);
+    free(p->sending);
+    free(p->chunk);
     free(p->step);
     free(p->copy);
     free(p->range);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Binding gives a lowered program its addresses and segments; verifying replays it without any. */
-#include "program.h"
+#include "program_impl.h"
 
 #include "mem.h"
 
@@ -27,6 +27,16 @@ static uint64_t address(const struct bl_program *p, const struct bl_binding *b, 
     }
 }
 
+/* Experts that are sent are found through the tables that come with them. */
+static uint64_t sent_address(const struct bl_program *p, const struct bl_binding *b, bl_val v,
+                             const struct bl_chunk *c)
+{
+    const struct bl_place *card = &b->place[p->sending[c->sending].cut.card];
+
+    return card->ring + c->seq % BL_RING_PARTS * card->ring_part +
+           b->sent_table[p->graph.vals[v].index];
+}
+
 static void bind_nodes(struct bl_program *p, const struct bl_binding *b)
 {
     uint64_t *at = p->addr;
@@ -35,8 +45,14 @@ static void bind_nodes(struct bl_program *p, const struct bl_binding *b)
         const struct bl_node *n = &p->graph.nodes[i];
         uint64_t *src = at, *dst = at + n->n_src;
 
-        for (unsigned s = 0; s < n->n_src; s++)
-            src[s] = address(p, b, bl_node_src(&p->graph, n, s), p->node_device[i]);
+        const struct bl_chunk *c = n->op == BL_OP_EXPERTS ? bl_stream_chunk(p, n) : NULL;
+
+        for (unsigned s = 0; s < n->n_src; s++) {
+            const bl_val v = bl_node_src(&p->graph, n, s);
+            src[s] = c && v && p->graph.vals[v].origin == BL_WEIGHT
+                         ? sent_address(p, b, v, c)
+                         : address(p, b, v, p->node_device[i]);
+        }
         for (unsigned k = 0; k < n->n_dst; k++)
             dst[k] = address(p, b, n->dst[k], p->node_device[i]);
         p->bound[i] = (struct bl_bound){n, src, dst};
@@ -193,6 +209,29 @@ static enum bl_status replay_wait(struct replay *r, const struct bl_step *s)
     return BL_OK;
 }
 
+/* The submitting thread reads the ids once it has waited for the signal: what it enqueues from then
+ * on comes after that, in every stream. */
+static enum bl_status replay_pick(struct replay *r, const struct bl_sending *s)
+{
+    const size_t n = r->p->n_devices, at = (size_t)s->ids * n;
+
+    if (s->signal >= r->n_signals)
+        return bl_fail(BL_EINVAL, "a pick of layer %u comes before signal %u", s->layer, s->signal);
+    if (!r->valid[at] || r->told[s->signal * n + r->writer[at]] < r->made[at])
+        return bl_fail(BL_EINVAL, "a pick of layer %u reads value %u, which is not on the host",
+                       s->layer, s->ids);
+    for (size_t i = 0; i < n * n; i++)
+        if (r->known[i] < r->told[s->signal * n + i % n])
+            r->known[i] = r->told[s->signal * n + i % n];
+    return BL_OK;
+}
+
+/* Signals of streams that touch no values: they are counted, and tell nobody anything. */
+static void replay_implied(struct replay *r, uint32_t signal)
+{
+    r->n_signals += signal == r->n_signals;
+}
+
 static enum bl_status replay_step(struct replay *r, const struct bl_step *s)
 {
     const struct bl_program *p = r->p;
@@ -204,6 +243,14 @@ static enum bl_status replay_step(struct replay *r, const struct bl_step *s)
         return replay_wait(r, s);
     case BL_STEP_COPY:
         return replay_copy(r, &p->copy[s->index], s->device);
+    case BL_STEP_PICK:
+        return replay_pick(r, &p->sending[s->index]);
+    case BL_STEP_STAGE:
+        replay_implied(r, p->chunk[s->index].staged);
+        return BL_OK;
+    case BL_STEP_SEND:
+        replay_implied(r, p->chunk[s->index].sent);
+        return BL_OK;
     default:
         break;
     }
@@ -238,6 +285,8 @@ enum bl_status bl_program_verify(const struct bl_program *p)
     for (uint32_t i = 0; !st && i < p->n_steps; i++)
         if ((st = replay_step(&r, &p->step[i])))
             bl_fail_in(st, "step %u", i);
+    if (!st)
+        st = bl_stream_verify(p);
     free(r.valid);
     free(r.writer);
     free(r.made);

@@ -16,23 +16,24 @@ struct run {
     uint64_t timeout_ns;
 };
 
-static enum bl_status reserve(struct bl_sched *s, uint32_t n, uint32_t n_devices)
+static enum bl_status grow(void **table, uint32_t *cap, uint32_t n, size_t item)
 {
-    if (n > s->cap) {
-        struct bl_point *bigger = realloc(s->point, n * sizeof *bigger);
-        if (!bigger)
-            return bl_fail(BL_ENOMEM, "out of memory for %u signals", n);
-        s->point = bigger;
-        s->cap = n;
-    }
-    if (n_devices > s->cap_devices) {
-        uint32_t *bigger = realloc(s->before, n_devices * sizeof *bigger);
-        if (!bigger)
-            return bl_fail(BL_ENOMEM, "out of memory for %u devices", n_devices);
-        s->before = bigger;
-        s->cap_devices = n_devices;
-    }
+    if (n <= *cap)
+        return BL_OK;
+    void *bigger = realloc(*table, n * item);
+    if (!bigger)
+        return bl_fail(BL_ENOMEM, "out of memory for the %u streams, steps or signals of a step",
+                       n);
+    *table = bigger;
+    *cap = n;
     return BL_OK;
+}
+
+static enum bl_status reserve(struct bl_sched *s, const struct bl_program *p)
+{
+    BL_TRY(grow((void **)&s->point, &s->cap, p->n_signals, sizeof *s->point));
+    BL_TRY(grow((void **)&s->n_commands, &s->cap_steps, p->n_steps, sizeof *s->n_commands));
+    return grow((void **)&s->before, &s->cap_devices, 2 * p->n_devices, sizeof *s->before);
 }
 
 void bl_sched_finish(struct bl_sched *s)
@@ -42,10 +43,21 @@ void bl_sched_finish(struct bl_sched *s)
     free(s->trace);
     free(s->point);
     free(s->before);
+    free(s->n_commands);
     *s = (struct bl_sched){0};
 }
 
 /* ---- enqueueing ---- */
+
+/* In slices, so that what devices finish meanwhile counts. */
+static enum bl_status pick(const struct run *r, uint32_t sending)
+{
+    const struct bl_point known = r->sched->point[r->program->sending[sending].signal];
+
+    BL_TRY(bl_point_ops(known)->join(known, r->timeout_ns / 4 + 1));
+    bl_stage_pick(r->io->stage, sending, &r->place[0].arena);
+    return BL_OK;
+}
 
 static enum bl_status enqueue_step(const struct run *r, const struct bl_step *step)
 {
@@ -60,6 +72,11 @@ static enum bl_status enqueue_step(const struct run *r, const struct bl_step *st
         return ops->signal(at->stream, &r->sched->point[step->index]);
     case BL_STEP_WAIT:
         return ops->wait(at->stream, r->sched->point[step->index]);
+    case BL_STEP_PICK:
+        return pick(r, step->index);
+    case BL_STEP_STAGE:
+    case BL_STEP_SEND:
+        return bl_stage_step(r->io->stage, step, r->sched->point);
     default:
         break;
     }
@@ -80,14 +97,17 @@ static enum bl_status check_full(const struct run *r, enum bl_status st, bool *a
     return bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
 }
 
-static enum bl_status enqueue(const struct run *r, const struct bl_step *step)
+static enum bl_status enqueue(const struct run *r, uint32_t i)
 {
+    const struct bl_step *step = &r->program->step[i];
+    const uint32_t before = bl_watch_enqueued(r->place, step);
     enum bl_status st;
     bool again;
 
     do
         st = check_full(r, enqueue_step(r, step), &again);
     while (again);
+    r->sched->n_commands[i] = bl_watch_enqueued(r->place, step) - before;
     return st;
 }
 
@@ -132,30 +152,46 @@ static enum bl_status copy_result(const struct run *r)
 /* ---- waiting ---- */
 
 static enum bl_status signal_end(const struct run *r, const struct bl_place *at,
-                                 struct bl_point *end)
+                                 struct bl_stream *stream, struct bl_point *end)
 {
     enum bl_status st;
     bool again;
 
     do
-        st = check_full(r, at->dev->ops->signal(at->stream, end), &again);
+        st = check_full(r, at->dev->ops->signal(stream, end), &again);
     while (again);
     return st;
 }
 
 /* In slices, so that what others finish meanwhile counts. */
-static enum bl_status join_one(const struct run *r, const struct bl_place *at)
+static enum bl_status join_stream(const struct run *r, const struct bl_place *at,
+                                  struct bl_stream *stream)
 {
     const uint64_t slice = r->timeout_ns / 4 + 1;
     struct bl_point end;
     enum bl_status st;
     bool again;
 
-    BL_TRY(signal_end(r, at, &end));
+    BL_TRY(signal_end(r, at, stream, &end));
     do
         st = check_full(r, at->dev->ops->join(end, slice), &again);
     while (again);
     return st;
+}
+
+/* What goes wrong beside a device's own stream is why that one fails. */
+static enum bl_status join_one(const struct run *r, const struct bl_place *at)
+{
+    enum bl_status beside = BL_OK;
+
+    if (r->program->n_sendings && at->beside)
+        beside = join_stream(r, at, at->beside);
+    if (!beside || beside == BL_ETIMEDOUT)
+        return beside ? beside : join_stream(r, at, at->stream);
+    char why[256];
+    snprintf(why, sizeof why, "%s", bl_error());
+    const enum bl_status st = join_stream(r, at, at->stream);
+    return st == BL_ETIMEDOUT ? st : bl_fail(beside, "%s", why);
 }
 
 /* Streams mostly say themselves whose they are. */
@@ -201,7 +237,7 @@ static enum bl_status run_all(const struct run *r)
     enum bl_status st = copy_params(r);
 
     for (uint32_t i = 0; !st && i < p->n_steps; i++)
-        st = enqueue(r, &p->step[i]);
+        st = enqueue(r, i);
     if (!st)
         st = copy_result(r);
     if (!st)
@@ -218,9 +254,9 @@ enum bl_status bl_sched_run(struct bl_sched *s, const struct bl_program *p, stru
                             const struct bl_step_io *io, uint64_t timeout_ns)
 {
     const struct run r = {s, p, place, io, timeout_ns};
-    const struct bl_trace_step step = {io->params_bytes, io->out_bytes};
 
-    BL_TRY(reserve(s, p->n_signals, p->n_devices));
+    BL_TRY(reserve(s, p));
+    const struct bl_trace_step step = {io->params_bytes, io->out_bytes, s->n_commands, io->stage};
     if (s->trace)
         BL_TRY(bl_trace_begin(s->trace, p, place));
     bl_watch_begin(s, p, place, timeout_ns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sched.h — runs a program: walks its flat step array; nothing is decided or allocated.
+/* sched.h — runs a program: walks its flat step array; but for which experts are sent, nothing is decided.
  *
  * Purpose   enqueue every step, copy the result's rows out, wait for all devices of the program; notice one that does
  *           nothing any more.
@@ -13,13 +13,16 @@
 #ifndef BL_SCHED_H
 #define BL_SCHED_H
 
+#include "stage_ring.h"
 #include "trace.h"
 
 struct bl_sched {
     struct bl_point *point;  /* of the running program's signals */
-    uint32_t *before;        /* [n_devices] commands of each stream that were enqueued before the step */
+    uint32_t *before;        /* [2 * n_devices] commands of each stream enqueued before the step: each device's, then each
+                              * one's beside */
+    uint32_t *n_commands;    /* [n_steps] that a step of the program enqueued */
     struct bl_trace *trace;  /* NULL: nothing is noted */
-    uint32_t cap, cap_devices;
+    uint32_t cap, cap_devices, cap_steps;
     uint32_t done;           /* by all streams, when it was last looked at */
     uint64_t moved_ns;       /* when that changed */
 };
@@ -28,6 +31,7 @@ struct bl_step_io {
     size_t params_bytes;
     const struct bl_mem *out;    /* host memory for the result; bytes 0: not wanted */
     size_t out_off, out_bytes;
+    struct bl_stage *stage;      /* of experts that are sent; NULL: the program sends none */
 };
 enum bl_status bl_sched_run(struct bl_sched *, const struct bl_program *, struct bl_place *, const struct bl_step_io *,
                             uint64_t timeout_ns);

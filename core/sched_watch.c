@@ -8,11 +8,33 @@
 
 /* ---- progress ---- */
 
-static void counts(const struct bl_place *at, uint32_t *enqueued, uint32_t *done)
+/* Of a program's devices the streams and, from n_devices on, those beside them; NULL: there is
+ * none. */
+static struct bl_stream *stream_at(const struct bl_program *p, const struct bl_place *place,
+                                   uint32_t i)
+{
+    const uint32_t d = i % p->n_devices;
+
+    if (i < p->n_devices)
+        return p->used[d] ? place[d].stream : NULL;
+    return p->n_sendings ? place[d].beside : NULL;
+}
+
+static void counts(const struct bl_device *dev, const struct bl_stream *stream, uint32_t *enqueued,
+                   uint32_t *done)
 {
     *enqueued = *done = 0;
-    if (at->dev->ops->progress)
-        at->dev->ops->progress(at->stream, enqueued, done);
+    if (stream && dev->ops->progress)
+        dev->ops->progress(stream, enqueued, done);
+}
+
+uint32_t bl_watch_enqueued(const struct bl_place *place, const struct bl_step *step)
+{
+    const struct bl_place *at = &place[step->device];
+    uint32_t enqueued, done;
+
+    counts(at->dev, bl_step_is_beside(step) ? at->beside : at->stream, &enqueued, &done);
+    return step->kind == BL_STEP_PICK ? 0 : enqueued;
 }
 
 /* Of all streams; of one that does not count its commands, signals. */
@@ -21,18 +43,18 @@ static uint32_t done_so_far(const struct bl_sched *s, const struct bl_program *p
 {
     uint32_t sum = 0;
 
-    for (uint32_t d = 0; d < p->n_devices; d++) {
+    for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
         uint32_t enqueued, done;
-        if (!p->used[d])
+        const struct bl_stream *stream = stream_at(p, place, i);
+        if (!stream)
             continue;
-        counts(&place[d], &enqueued, &done);
+        counts(place[i % p->n_devices].dev, stream, &enqueued, &done);
         sum += done;
     }
     for (uint32_t i = 0; i < p->n_signals; i++) {
         const struct bl_point *at = &s->point[i];
-        const struct bl_device_ops *ops = place[p->signal_device[i]].dev->ops;
-        if (at->stream && !ops->progress)
-            sum += ops->poll(*at);
+        if (at->stream && !bl_point_ops(*at)->progress)
+            sum += bl_point_ops(*at)->poll(*at);
     }
     return sum;
 }
@@ -40,16 +62,19 @@ static uint32_t done_so_far(const struct bl_sched *s, const struct bl_program *p
 void bl_watch_begin(struct bl_sched *s, const struct bl_program *p, const struct bl_place *place,
                     uint64_t timeout_ns)
 {
-    for (uint32_t d = 0; d < p->n_devices; d++) {
+    for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
+        const struct bl_device *dev = place[i % p->n_devices].dev;
+        struct bl_stream *stream = stream_at(p, place, i);
         uint32_t done;
-        if (!p->used[d])
+        if (!stream)
             continue;
-        counts(&place[d], &s->before[d], &done);
-        if (place[d].dev->ops->patience)
-            place[d].dev->ops->patience(place[d].stream, timeout_ns / 4 + 1);
+        counts(dev, stream, &s->before[i], &done);
+        if (dev->ops->patience)
+            dev->ops->patience(stream, timeout_ns / 4 + 1);
     }
     for (uint32_t i = 0; i < p->n_signals; i++)
         s->point[i] = (struct bl_point){0};
+    memset(s->n_commands, 0, p->n_steps * sizeof *s->n_commands);
     s->moved_ns = bl_now_ns();
     s->done = UINT32_MAX;
 }
@@ -76,25 +101,59 @@ struct stand {
     bool waits;    /* for a signal that has not come */
 };
 
+static bool has_come(struct bl_point p)
+{
+    return !p.stream || bl_point_ops(p)->poll(p);
+}
+
+static bool waits_for(const struct bl_sched *s, uint32_t signal)
+{
+    return signal != BL_NO_SIGNAL && !has_come(s->point[signal]);
+}
+
+/* What a step of a stream beside comes after. */
+static bool chunk_waits(const struct bl_sched *s, const struct bl_program *p,
+                        const struct bl_step *step)
+{
+    const struct bl_chunk *c = &p->chunk[step->index],
+                          *b = c->before == BL_NO_CHUNK ? NULL : &p->chunk[c->before];
+
+    if (step->kind == BL_STEP_STAGE)
+        return b && waits_for(s, b->sent);
+    return (b && waits_for(s, b->freed)) || waits_for(s, c->staged);
+}
+
+static bool step_waits(const struct bl_sched *s, const struct bl_program *p,
+                       const struct bl_step *step)
+{
+    return bl_step_is_beside(step) ? chunk_waits(s, p, step)
+                                   : step->kind == BL_STEP_WAIT && waits_for(s, step->index);
+}
+
 /* The first command of a step is the copy of its numbers. */
 static struct stand stand_of(const struct bl_sched *s, const struct bl_program *p,
-                             const struct bl_place *place, uint16_t d)
+                             const struct bl_place *place, uint32_t i)
 {
+    const bool beside = i >= p->n_devices;
+    const uint32_t d = i % p->n_devices;
     struct stand at = {.step = UINT32_MAX, .known = place[d].dev->ops->progress != NULL};
     uint32_t enqueued, done;
 
-    counts(&place[d], &enqueued, &done);
+    counts(place[d].dev, stream_at(p, place, i), &enqueued, &done);
     at.finished = at.known && enqueued == done;
-    uint32_t left = done - s->before[d];
+    uint32_t left = done - s->before[i] + beside;
     if (!at.known || at.finished || (int32_t)left <= 0)
         return at;
-    for (uint32_t i = 0; i < p->n_steps; i++) {
-        if (p->step[i].device != d || --left)
+    for (uint32_t k = 0; k < p->n_steps; k++) {
+        const struct bl_step *step = &p->step[k];
+        if (step->device != d || bl_step_is_beside(step) != beside || !s->n_commands[k])
             continue;
-        const struct bl_point *point = &s->point[p->step[i].index];
-        at.step = i;
-        at.waits = p->step[i].kind == BL_STEP_WAIT && point->stream &&
-                   !place[p->signal_device[p->step[i].index]].dev->ops->poll(*point);
+        if (left > s->n_commands[k]) {
+            left -= s->n_commands[k];
+            continue;
+        }
+        at.step = k;
+        at.waits = step_waits(s, p, step);
         break;
     }
     return at;
@@ -102,7 +161,8 @@ static struct stand stand_of(const struct bl_sched *s, const struct bl_program *
 
 static void name_step(const struct bl_program *p, const struct stand *at, char *text, size_t cap)
 {
-    static const char *const kind[] = {"run", "copy", "signal", "wait"};
+    static const char *const kind[BL_N_STEP_KINDS] = {"run",  "copy",  "signal", "wait",
+                                                      "pick", "stage", "send"};
     const struct bl_step *step = at->step == UINT32_MAX ? NULL : &p->step[at->step];
 
     if (!step) {
@@ -127,28 +187,37 @@ static void name_step(const struct bl_program *p, const struct stand *at, char *
     } else if (step->kind == BL_STEP_COPY) {
         const struct bl_copy *c = &p->copy[step->index];
         snprintf(text, cap, " of value %u from device %u to %u", c->val, c->from, c->to);
+    } else if (bl_step_is_beside(step)) {
+        const struct bl_chunk *c = &p->chunk[step->index];
+        snprintf(text, cap, " of experts of layer %u, chunk %u", p->sending[c->sending].layer,
+                 c->nth);
     } else {
         snprintf(text, cap, " %u", step->index);
     }
 }
 
 static void log_stand(const struct bl_program *p, const struct bl_place *at,
-                      const struct stand *stand)
+                      const struct bl_stream *stream, const struct stand *stand)
 {
     char where[192];
     uint32_t enqueued, done;
 
-    counts(at, &enqueued, &done);
+    counts(at->dev, stream, &enqueued, &done);
     name_step(p, stand, where, sizeof where);
-    bl_log(BL_LOG_ERROR, "%s: %u of %u commands done, %s%s", at->dev->name, done, enqueued, where,
+    bl_log(BL_LOG_ERROR, "%s%s: %u of %u commands done, %s%s", at->dev->name,
+           stream == at->beside ? ", experts" : "", done, enqueued, where,
            stand->waits ? ", which has not come" : "");
 }
 
 static void cancel_all(const struct bl_program *p, const struct bl_place *place)
 {
-    for (uint32_t d = 0; d < p->n_devices; d++)
-        if (p->used[d] && place[d].dev->ops->cancel)
-            place[d].dev->ops->cancel(place[d].stream);
+    for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
+        const struct bl_device_ops *ops =
+            place[i % p->n_devices].dev ? place[i % p->n_devices].dev->ops : NULL;
+        struct bl_stream *stream = stream_at(p, place, i);
+        if (stream && ops->cancel)
+            ops->cancel(stream);
+    }
 }
 
 /* The one that neither waits for another nor is done; of several the first. */
@@ -156,24 +225,25 @@ enum bl_status bl_watch_give_up(struct bl_sched *s, const struct bl_program *p,
                                 const struct bl_place *place, uint64_t timeout_ns)
 {
     struct stand worst = {0};
-    uint16_t which = BL_NO_DEVICE;
+    uint32_t which = UINT32_MAX;
     char where[192];
 
-    for (uint16_t d = 0; d < p->n_devices; d++) {
-        if (!p->used[d])
+    for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
+        const struct bl_stream *stream = stream_at(p, place, i);
+        if (!stream)
             continue;
-        const struct stand at = stand_of(s, p, place, d);
-        log_stand(p, &place[d], &at);
-        if (which == BL_NO_DEVICE && !at.finished && !at.waits) {
-            which = d;
+        const struct stand at = stand_of(s, p, place, i);
+        log_stand(p, &place[i % p->n_devices], stream, &at);
+        if (which == UINT32_MAX && !at.finished && !at.waits) {
+            which = i;
             worst = at;
         }
     }
     cancel_all(p, place);
-    if (which == BL_NO_DEVICE)
+    if (which == UINT32_MAX)
         return bl_fail(BL_ETIMEDOUT, "no device has finished anything for %.1f s; all wait",
                        (double)timeout_ns * 1e-9);
     name_step(p, &worst, where, sizeof where);
     return bl_fail(BL_ETIMEDOUT, "%s has finished nothing for %.1f s; it is stuck in %s",
-                   place[which].dev->name, (double)timeout_ns * 1e-9, where);
+                   place[which % p->n_devices].dev->name, (double)timeout_ns * 1e-9, where);
 }

@@ -12,6 +12,8 @@
 
 #include "sched.h"
 
+/* Of a step's stream, commands enqueued since it was opened; 0: it does not count them, or the step has none. */
+uint32_t bl_watch_enqueued(const struct bl_place *, const struct bl_step *);
 /* Before the first command of a step. */
 void bl_watch_begin(struct bl_sched *, const struct bl_program *, const struct bl_place *, uint64_t timeout_ns);
 /* Whether nothing has been done anywhere for timeout_ns. */

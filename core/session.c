@@ -217,8 +217,9 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, n, h->n_out);
     BL_TRY(bl_engine_program(e, &shape, &program));
     note_high(b, first, n);
-    struct bl_step_io io = {&e->params, h->n_bytes, &e->output, row * row_bytes,
-                            h->n_out * row_bytes};
+    BL_TRY(bl_stage_begin(&e->stage, program, n));
+    struct bl_step_io io = {&e->params,      h->n_bytes,           &e->output,
+                            row * row_bytes, h->n_out * row_bytes, &e->stage};
     BL_TRY(bl_sched_run(&e->sched, program, e->place, &io, e->patience_ns));
     return bl_residency_learn(&e->residency, program, &e->place[0].arena, n);
 }

@@ -3,6 +3,7 @@
 #include "trace.h"
 
 #include "mem.h"
+#include "stage_ring.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,22 +12,27 @@ enum { MOST_EVENTS = 1 << 20 };
 
 /* ---- before a step ---- */
 
-static uint32_t count_commands(const struct bl_program *p, uint16_t d)
+/* Of a device's stream or of the one beside it, at most. */
+static uint32_t count_commands(const struct bl_program *p, uint16_t d, bool beside)
 {
     uint32_t n = 3; /* params, result, end */
-    for (uint32_t i = 0; i < p->n_steps; i++)
-        n += p->step[i].device == d;
+
+    for (uint32_t i = 0; i < p->n_steps; i++) {
+        const struct bl_step *s = &p->step[i];
+        if (s->device != d || bl_step_is_beside(s) != beside)
+            continue;
+        const struct bl_chunking *c = beside ? &p->sending[p->chunk[s->index].sending].cut : NULL;
+        n += c ? 4 + c->n_each * c->n_tensors : 1; /* waits, tables, pieces, signal */
+    }
     return n;
 }
 
-static enum bl_status lend(struct bl_trace *t, const struct bl_program *p, struct bl_place *place,
-                           uint16_t d)
+static enum bl_status lend(const struct bl_program *p, const struct bl_place *place,
+                           struct bl_stream *stream, uint16_t d, struct bl_lapse_log *log)
 {
-    struct bl_lapse_log *log = &t->log[d];
-    const uint32_t n = count_commands(p, d);
-
-    if (!place->dev->ops->trace)
+    if (!stream || !place->dev->ops->trace)
         return BL_OK;
+    const uint32_t n = count_commands(p, d, stream == place->beside);
     if (n > log->cap) {
         struct bl_lapse *bigger = realloc(log->lapse, n * sizeof *bigger);
         if (!bigger)
@@ -35,15 +41,24 @@ static enum bl_status lend(struct bl_trace *t, const struct bl_program *p, struc
         log->cap = n;
     }
     atomic_store(&log->n, 0);
-    place->dev->ops->trace(place->stream, log);
+    place->dev->ops->trace(stream, log);
     return BL_OK;
+}
+
+static struct bl_stream *beside(const struct bl_program *p, const struct bl_place *place)
+{
+    return p->n_sendings ? place->beside : NULL;
 }
 
 static void take_back(const struct bl_program *p, struct bl_place *place)
 {
-    for (uint16_t d = 0; d < p->n_devices; d++)
-        if (p->used[d] && place[d].dev->ops->trace)
-            place[d].dev->ops->trace(place[d].stream, NULL);
+    for (uint16_t d = 0; d < p->n_devices; d++) {
+        if (!p->used[d] || !place[d].dev->ops->trace)
+            continue;
+        place[d].dev->ops->trace(place[d].stream, NULL);
+        if (beside(p, &place[d]))
+            place[d].dev->ops->trace(place[d].beside, NULL);
+    }
 }
 
 enum bl_status bl_trace_begin(struct bl_trace *t, const struct bl_program *p,
@@ -51,12 +66,16 @@ enum bl_status bl_trace_begin(struct bl_trace *t, const struct bl_program *p,
 {
     enum bl_status st = BL_OK;
 
-    if (!t->log && !(t->log = bl_calloc(p->n_devices, sizeof *t->log)))
+    if (!t->log && !(t->log = bl_calloc(2 * (size_t)p->n_devices, sizeof *t->log)))
         return bl_fail(BL_ENOMEM, "out of memory for a trace of %u devices", p->n_devices);
     t->n_devices = p->n_devices;
-    for (uint16_t d = 0; !st && d < p->n_devices; d++)
-        if (p->used[d])
-            st = lend(t, p, &place[d], d);
+    for (uint16_t d = 0; !st && d < p->n_devices; d++) {
+        if (!p->used[d])
+            continue;
+        st = lend(p, &place[d], place[d].stream, d, &t->log[d]);
+        if (!st)
+            st = lend(p, &place[d], beside(p, &place[d]), d, &t->log[p->n_devices + d]);
+    }
     if (st)
         take_back(p, place);
     return st;
@@ -129,18 +148,18 @@ static bool describe(const struct bl_program *p, const struct bl_step *s, struct
 
 struct reading {
     struct bl_trace *trace;
-    uint32_t *next;          /* [n_devices] lapse that is read next */
+    uint32_t *next;          /* [2 * n_devices] lapse that is read next */
     double begin_ns, end_ns; /* of the step */
 };
 
-/* The device's next command; false: it wrote down no more. */
-static bool read_lapse(struct reading *r, uint16_t d, struct bl_event *e)
+/* The next command of a device's stream, or of the one beside it; false: it wrote down no more. */
+static bool read_lapse(struct reading *r, uint32_t stream, struct bl_event *e)
 {
-    const struct bl_lapse_log *log = &r->trace->log[d];
+    const struct bl_lapse_log *log = &r->trace->log[stream];
 
-    if (r->next[d] >= atomic_load(&log->n))
+    if (r->next[stream] >= atomic_load(&log->n))
         return false;
-    const struct bl_lapse *l = &log->lapse[r->next[d]++];
+    const struct bl_lapse *l = &log->lapse[r->next[stream]++];
     e->begin_ns = (double)l->begin_ns;
     e->end_ns = (double)l->end_ns;
     e->host_bound = l->host_bound;
@@ -177,17 +196,60 @@ static enum bl_status note_result(struct reading *r, const struct bl_program *p,
     return BL_OK;
 }
 
+/* From the first copy to the last; what came before them was waiting, behind them is a signal. */
+static enum bl_status note_chunk(struct reading *r, const struct bl_program *p,
+                                 const struct bl_trace_step *step, uint32_t i)
+{
+    const struct bl_step *s = &p->step[i];
+    const struct bl_chunk *c = &p->chunk[s->index];
+    const struct bl_sending *of = &p->sending[c->sending];
+    const struct bl_cargo *cargo = &step->stage->cargo[s->index];
+    const bool stages = s->kind == BL_STEP_STAGE;
+    const uint32_t n = step->n_commands[i];
+    const uint32_t n_copies = stages ? cargo->n_stage_copies : cargo->n_copies;
+    const uint32_t first = n - n_copies - 1, end = n - 1;
+    struct bl_event e = {.kind = stages ? BL_EVENT_STAGE : BL_EVENT_STREAM,
+                         .begin_ns = INFINITY,
+                         .index = s->index,
+                         .device = s->device,
+                         .part = BL_PART_EXPERTS,
+                         .layer = (int16_t)of->layer,
+                         .last_layer = (int16_t)of->layer,
+                         .to = of->cut.card,
+                         .bytes = (double)cargo->bytes};
+    e.to = stages ? 0 : e.to;
+    for (uint32_t k = 0; k < n; k++) {
+        struct bl_event one = {0};
+        if (!read_lapse(r, r->trace->n_devices + s->device, &one))
+            return BL_OK;
+        if (k < first || k >= end)
+            continue;
+        e.begin_ns = fmin(e.begin_ns, one.begin_ns);
+        e.end_ns = fmax(e.end_ns, one.end_ns);
+        e.host_bound |= one.host_bound;
+    }
+    return n && e.end_ns > e.begin_ns ? add(r->trace, &e) : BL_OK;
+}
+
+static enum bl_status note_step(struct reading *r, const struct bl_program *p,
+                                const struct bl_trace_step *step, uint32_t i)
+{
+    struct bl_event e;
+
+    if (bl_step_is_beside(&p->step[i]))
+        return note_chunk(r, p, step, i);
+    const bool shown = describe(p, &p->step[i], &e);
+    return step->n_commands[i] ? note(r, &e, shown) : BL_OK;
+}
+
 static enum bl_status read_all(struct reading *r, const struct bl_program *p,
                                const struct bl_trace_step *step)
 {
     for (uint16_t d = 0; d < p->n_devices; d++)
         if (p->used[d])
             BL_TRY(note_extra(r, d, true, step->params_bytes));
-    for (uint32_t i = 0; i < p->n_steps; i++) {
-        struct bl_event e;
-        const bool shown = describe(p, &p->step[i], &e);
-        BL_TRY(note(r, &e, shown));
-    }
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        BL_TRY(note_step(r, p, step, i));
     BL_TRY(note_result(r, p, step->out_bytes));
     return add(r->trace, &(struct bl_event){.kind = BL_EVENT_STEP,
                                             .begin_ns = r->begin_ns,
@@ -204,7 +266,7 @@ enum bl_status bl_trace_end(struct bl_trace *t, const struct bl_program *p, stru
     if (!done)
         return BL_OK;
     take_back(p, place);
-    r.next = bl_calloc(p->n_devices, sizeof *r.next);
+    r.next = bl_calloc(2 * (size_t)p->n_devices, sizeof *r.next);
     if (!r.next)
         return bl_fail(BL_ENOMEM, "out of memory for a trace");
     const enum bl_status st = read_all(&r, p, step);
@@ -214,7 +276,7 @@ enum bl_status bl_trace_end(struct bl_trace *t, const struct bl_program *p, stru
 
 void bl_trace_finish(struct bl_trace *t)
 {
-    for (uint32_t d = 0; t->log && d < t->n_devices; d++)
+    for (uint32_t d = 0; t->log && d < 2 * t->n_devices; d++)
         free(t->log[d].lapse);
     free(t->log);
     free(t->event);
@@ -277,6 +339,16 @@ static void count(const struct bl_event *e, struct bl_trace_sum *sum, struct bl_
     case BL_EVENT_WAIT:
         d[e->device].wait_ns += ns;
         return;
+    case BL_EVENT_STAGE:
+        d[e->device].sent_ns += ns;
+        return;
+    case BL_EVENT_STREAM:
+        d[e->device].sent_ns += ns;
+        d[e->to].sent_bytes += (uint64_t)e->bytes;
+        sum->copy_ns += ns;
+        d[e->to].in_bytes += (uint64_t)e->bytes;
+        d[e->from].out_bytes += (uint64_t)e->bytes;
+        return;
     case BL_EVENT_COPY:
         d[e->device].copy_ns += ns;
         if (e->from != e->to) {
@@ -310,7 +382,7 @@ enum bl_status bl_trace_sum_up(const struct bl_trace *t, uint32_t n_devices,
     n_runs = join_stretches(run, n_runs);
     for (uint32_t i = 0; i < t->n; i++) {
         const struct bl_event *e = &t->event[i];
-        if (e->kind == BL_EVENT_COPY && e->from != e->to)
+        if ((e->kind == BL_EVENT_COPY || e->kind == BL_EVENT_STREAM) && e->from != e->to)
             sum->hidden_ns += common(run, n_runs, e->begin_ns, e->end_ns);
     }
     free(run);

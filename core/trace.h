@@ -17,13 +17,15 @@
 enum bl_event_kind {
     BL_EVENT_RUN,
     BL_EVENT_COPY,
-    BL_EVENT_STREAM, /* experts sent to a card */
+    BL_EVENT_STREAM, /* a chunk of experts sent to a card, beside what it computes */
+    BL_EVENT_STAGE,  /* a chunk of experts copied to where a card's copies can take it, beside what the host computes */
     BL_EVENT_WAIT,   /* for another device; of predictions, what lies between other events */
     BL_EVENT_STEP    /* a whole step, of no device */
 };
 struct bl_event {
     double begin_ns, end_ns;
-    uint32_t index;              /* RUN, STREAM: range of the program, an event for each part in it; COPY: copy */
+    uint32_t index;              /* RUN: range of the program, an event for each part in it; COPY: copy; STREAM, STAGE:
+                                  * chunk */
     uint32_t n_tok;              /* of a STEP */
     uint16_t device;             /* whose stream */
     uint8_t kind, part;          /* part: enum bl_part, of a RUN; BL_N_PARTS: several */
@@ -39,12 +41,14 @@ struct bl_trace {
     struct bl_event *event;      /* in the order of steps, then as enqueued */
     uint32_t n, cap;
     uint32_t n_dropped;          /* for which there was no room */
-    struct bl_lapse_log *log;    /* [n_devices] lent while a step runs */
+    struct bl_lapse_log *log;    /* [2 * n_devices] lent while a step runs to streams and those beside them */
     uint32_t n_devices;
 };
 struct bl_trace_step {           /* what a step enqueues besides its program's steps */
     uint64_t params_bytes;       /* copied to every device first */
     uint64_t out_bytes;          /* copied from the result's device last; 0: not */
+    const uint32_t *n_commands;  /* [n_steps] that a step of the program enqueued */
+    const struct bl_stage *stage;/* what was sent; NULL: nothing */
 };
 /* Streams are idle. After a failure nothing is noted of the step. */
 enum bl_status bl_trace_begin(struct bl_trace *, const struct bl_program *, struct bl_place *);
@@ -55,7 +59,12 @@ void bl_trace_finish(struct bl_trace *); /* zeroed is fine */
 
 /* ---- summing up ---- */
 
-struct bl_trace_device { double run_ns, copy_ns, wait_ns; uint64_t in_bytes, out_bytes; };
+struct bl_trace_device {
+    double run_ns, copy_ns, wait_ns; /* of its own stream */
+    double sent_ns;                  /* beside it: experts sent there, of the host copied for that */
+    uint64_t in_bytes, out_bytes;
+    uint64_t sent_bytes;             /* of them, experts with their tables */
+};
 struct bl_trace_sum {
     double ns;                   /* of all steps */
     double copy_ns, hidden_ns;   /* of all copies over links; of them, while some device computed */
@@ -72,6 +81,7 @@ struct bl_trace_out {
     const struct bl_machine *machine;
     double zero_ns;              /* what counts as 0 */
     double end_ns[BL_MAX_DEVICES]; /* predicted: of the last event on the stream */
+    bool beside[BL_MAX_DEVICES];   /* its second stream has a name */
     uint32_t pid;
     bool measured;
 };

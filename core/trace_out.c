@@ -2,14 +2,15 @@
 /* A trace as Perfetto and Chrome show it.
  *
  * In a process a thread per device's stream and per direction of a link. Categories tell apart what
- * a stream does ("run", "stream": experts sent to a card and multiplied there, "copy", "wait") from
- * what a link carries ("link"), so that overlap can be computed from either. */
+ * a stream does ("run", "copy", "wait") from what a link carries ("link"), so that overlap can be
+ * computed from either. Beside a device's stream a second one may bring experts to it ("stream"),
+ * or on the host to where they can be taken from ("stage"). */
 #include "trace.h"
 
 #include <math.h>
 #include <stdio.h>
 
-enum { TRACE_FORMAT = 1, STEP_TID = 999, LINK_TID = 1000 };
+enum { TRACE_FORMAT = 1, BESIDE_TID = 400, STEP_TID = 999, LINK_TID = 1000 };
 
 /* ---- tracks ---- */
 
@@ -33,6 +34,11 @@ static uint32_t stream_tid(uint16_t device)
     return device + 1u;
 }
 
+static uint32_t beside_tid(uint16_t device)
+{
+    return BESIDE_TID + device;
+}
+
 static uint32_t link_tid(uint32_t link, bool back)
 {
     return LINK_TID + 2 * link + back;
@@ -45,6 +51,7 @@ void bl_trace_out_process(struct bl_trace_out *t, const char *name)
 
     t->pid++;
     memset(t->end_ns, 0, sizeof t->end_ns);
+    memset(t->beside, 0, sizeof t->beside);
     put_name(t, "process_name", 0, name);
     for (uint16_t d = 0; d < m->n_devices; d++)
         put_name(t, "thread_name", stream_tid(d), m->device[d].id);
@@ -130,6 +137,28 @@ static void put_step(struct bl_trace_out *t, const struct bl_event *e)
     close_event(t);
 }
 
+/* The first one names its thread. */
+static void put_chunk(struct bl_trace_out *t, const struct bl_event *e)
+{
+    const bool stages = e->kind == BL_EVENT_STAGE;
+    const uint32_t tid = beside_tid(e->device);
+    char track[96];
+
+    if (!t->beside[e->device]) {
+        snprintf(track, sizeof track, "%s, experts", t->machine->device[e->device].id);
+        put_name(t, "thread_name", tid, track);
+        t->beside[e->device] = true;
+    }
+    open_event(t, "experts", stages ? "stage" : "stream", tid, e->begin_ns, e->end_ns);
+    bl_json_put_number(&t->json, "layer", e->layer);
+    bl_json_put_number(&t->json, "bytes", round(e->bytes));
+    if (e->host_bound)
+        bl_json_put_flag(&t->json, "host_bound", true);
+    close_event(t);
+    if (!stages)
+        put_transfer(t, e, "experts");
+}
+
 static const char *event_name(const struct bl_event *e)
 {
     return e->kind == BL_EVENT_COPY        ? "copy"
@@ -140,16 +169,18 @@ static const char *event_name(const struct bl_event *e)
 
 void bl_trace_out_event(struct bl_trace_out *t, const struct bl_event *e)
 {
-    static const char *const category[] = {[BL_EVENT_RUN] = "run",
-                                           [BL_EVENT_COPY] = "copy",
-                                           [BL_EVENT_STREAM] = "stream",
-                                           [BL_EVENT_WAIT] = "wait"};
+    static const char *const category[] = {
+        [BL_EVENT_RUN] = "run", [BL_EVENT_COPY] = "copy", [BL_EVENT_WAIT] = "wait"};
     struct bl_json_out *o = &t->json;
     const char *name = event_name(e);
-    const bool runs = e->kind == BL_EVENT_RUN || e->kind == BL_EVENT_STREAM;
+    const bool runs = e->kind == BL_EVENT_RUN;
 
     if (e->kind == BL_EVENT_STEP) {
         put_step(t, e);
+        return;
+    }
+    if (e->kind == BL_EVENT_STREAM || e->kind == BL_EVENT_STAGE) {
+        put_chunk(t, e);
         return;
     }
     if (!t->measured)
@@ -166,7 +197,7 @@ void bl_trace_out_event(struct bl_trace_out *t, const struct bl_event *e)
     if (e->host_bound)
         bl_json_put_flag(o, "host_bound", true);
     close_event(t);
-    if (e->kind == BL_EVENT_COPY || e->kind == BL_EVENT_STREAM)
+    if (e->kind == BL_EVENT_COPY)
         put_transfer(t, e, name);
 }
 

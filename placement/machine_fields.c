@@ -130,6 +130,7 @@ static const struct bl_json_field caps_rows[] = {
     NEED("threads", threads, 65536),
     COUNT("exact", exact, 1),
     COUNT("import_host", import_host, 1),
+    COUNT("copies_from", copies_from, 1),
     OTHER("tiles", false),
 };
 #undef OF

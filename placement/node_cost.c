@@ -342,11 +342,40 @@ static uint32_t count_choices(const struct bl_graph *g)
     return n;
 }
 
+static double chunk_share(const struct bl_graph *g, const struct bl_node *n,
+                          const struct bl_node_step *step)
+{
+    const struct bl_experts_attr *at = n->op == BL_OP_EXPERTS ? bl_node_attr(g, n) : NULL;
+    return at && at->chunks && step->cut
+               ? bl_chunk_share(step->cut, at->chunk, at->n_used, step->n_tok)
+               : 1;
+}
+
+double bl_chunk_bytes(const struct bl_chunking *c, const struct bl_graph *g,
+                      const struct bl_node *n, uint32_t n_tok)
+{
+    const struct bl_experts_attr *at = bl_node_attr(g, n);
+    return (double)c->table_bytes +
+           bl_chunk_experts(c, at->chunk, at->n_used, n_tok) * (double)c->expert_bytes;
+}
+
+uint32_t bl_chunk_copies(const struct bl_chunking *c, bool staged)
+{
+    return staged ? 1 : 1 + c->n_tensors;
+}
+
+/* Read and written by one thread. */
+double bl_host_copy_ns(const struct bl_machine_device *host, double bytes)
+{
+    const double one_thread_bps = 12e9, bps = bl_device_read_bps(host) / 2;
+    return bytes / (bps > 0 && bps < one_thread_bps ? bps : one_thread_bps) * 1e9;
+}
+
 double bl_node_ns(const struct bl_pricing *p, const struct bl_graph *g, const struct bl_node *n,
                   const struct bl_node_step *step, struct bl_work *w)
 {
     bl_work_count(w, g, n, step->n_tok, step->depth_tokens);
-    bl_work_share(w, step->share);
+    bl_work_share(w, step->share * chunk_share(g, n, step));
     double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
     if (w->index_tok > 0 && w->n_tok <= BL_FEW_TOKENS)
         ns += bl_index_ns(p, w->index_tok) / count_choices(g);

@@ -12,7 +12,7 @@
 #define BL_NODE_COST_H
 
 #include "cost.h"
-#include "plan.h"
+#include "chunks.h"
 
 struct bl_work {
     double weight_bytes;     /* that the step reads: of experts, those that any token chose */
@@ -66,11 +66,19 @@ struct bl_node_step {            /* a node's step, and its device's part in it *
     const struct bl_model *model;
     uint32_t n_tok;
     uint64_t depth_tokens;       /* context before the step */
-    double share;                /* of its layer's experts that the device has; 1 for other nodes */
+    double share;                /* of its layer's experts that the device has; 1 for other nodes; of those that are sent
+                                  * to it, what the host has */
+    const struct bl_chunking *cut; /* of the layer, where its experts are sent in chunks; NULL */
 };
 /* All of the above, of one node of a program. work: what was counted. */
 double bl_node_ns(const struct bl_pricing *, const struct bl_graph *, const struct bl_node *, const struct bl_node_step *,
                   struct bl_work *work);
+/* What a chunk's experts are expected to weigh, tables too, in a step of n_tok tokens that choose as the node says; and the
+ * copies that it takes. */
+double bl_chunk_bytes(const struct bl_chunking *, const struct bl_graph *, const struct bl_node *, uint32_t n_tok);
+uint32_t bl_chunk_copies(const struct bl_chunking *, bool staged);
+/* The host's own copy of bytes. */
+double bl_host_copy_ns(const struct bl_machine_device *host, double bytes);
 /* Sending a step's experts over a link of so many bytes/s, and multiplying them there. */
 double bl_stream_ns(const struct bl_pricing *card, const struct bl_work *, double link_bps, bool measured);
 

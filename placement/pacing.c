@@ -19,7 +19,8 @@ struct bl_pacer {
     struct bl_virtual_clock clock;
     bool is_virtual;
     _Atomic uint32_t refs;
-    double *share; /* [n_layers][n_devices] of a layer's experts */
+    double *share;           /* [n_layers][n_devices] of a layer's experts */
+    struct bl_chunking *cut; /* [n_layers] how they are sent */
 };
 struct pace {
     struct bl_pace base; /* first */
@@ -29,13 +30,14 @@ struct pace {
 
 /* ---- what a device asks ---- */
 
-static double share_of(const struct pace *p, const struct bl_node *n)
+static double share_of(const struct pace *p, const struct bl_graph *g, const struct bl_node *n)
 {
     const uint32_t n_layers = p->of->model->hp.n_layer;
 
     if (n->op != BL_OP_EXPERTS || n->layer < 0 || (uint32_t)n->layer >= n_layers)
         return 1;
-    return p->of->share[(size_t)n->layer * p->of->machine.n_devices + p->device];
+    const struct bl_experts_attr *at = bl_node_attr(g, n);
+    return p->of->share[(size_t)n->layer * p->of->machine.n_devices + (at->chunks ? 0 : p->device)];
 }
 
 static double run_ns(struct bl_pace *pace, const struct bl_graph *g, const struct bl_node *first,
@@ -46,7 +48,8 @@ static double run_ns(struct bl_pace *pace, const struct bl_graph *g, const struc
     double ns = price->device->launch_ns;
 
     for (uint32_t i = 0; i < n; i++) {
-        const struct bl_node_step step = {p->of->model, n_tok, depth, share_of(p, &first[i])};
+        const struct bl_node_step step = {p->of->model, n_tok, depth, share_of(p, g, &first[i]),
+                                          first[i].layer < 0 ? NULL : &p->of->cut[first[i].layer]};
         struct bl_work w;
         ns += bl_node_ns(price, g, &first[i], &step, &w);
     }
@@ -136,12 +139,15 @@ enum bl_status bl_pacer_make(struct bl_pacer **out, const struct bl_model *model
     pthread_mutex_init(&p->turn, NULL);
     p->price = bl_calloc(machine->n_devices, sizeof *p->price);
     p->share = bl_calloc((size_t)machine->n_devices * model->hp.n_layer + 1, sizeof *p->share);
-    if (!copy_machine(&p->machine, machine) || !p->price || !p->share ||
+    p->cut = bl_calloc((size_t)model->hp.n_layer + 1, sizeof *p->cut);
+    if (!copy_machine(&p->machine, machine) || !p->price || !p->share || !p->cut ||
         bl_wires_init(&p->wires, &p->machine)) {
         bl_pacer_release(p);
         return bl_fail(BL_ENOMEM, "out of memory for simulated devices");
     }
     bl_expert_shares(plan, model, machine->n_devices, p->share);
+    for (uint32_t l = 0; l < model->hp.n_layer; l++)
+        bl_plan_chunks(plan, model, l, &p->cut[l]);
     for (uint32_t d = 0; d < machine->n_devices; d++)
         bl_pricing_init(&p->price[d], &p->machine.device[d], model, plan, &p->table);
     *out = p;
@@ -157,5 +163,6 @@ void bl_pacer_release(struct bl_pacer *p)
     pthread_mutex_destroy(&p->turn);
     free(p->price);
     free(p->share);
+    free(p->cut);
     free(p);
 }

@@ -25,8 +25,7 @@ static enum bl_status price(const struct steps *t, const struct bl_choice *c,
 
     for (unsigned phase = 0; phase < 2; phase++) {
         const struct bl_timeline_options to = {.table = opt->table,
-                                               .depth_tokens = opt->depth_tokens,
-                                               .stream_from_tok = c->stream_from_tok};
+                                               .depth_tokens = opt->depth_tokens};
         struct bl_timeline line = {0};
         BL_TRY(bl_timeline_make(&line, prog[phase], m, &c->plan, machine, &to));
         ns[phase] = line.ns / prog[phase]->shape.n_tok;
@@ -111,8 +110,10 @@ enum bl_status bl_plan_speed(struct bl_choice *c, const struct bl_model *m,
         st = bl_explain_sending(c, m, machine);
     if (!st)
         st = bl_program_lower(&t.decode, m, &c->plan, machine, &one);
+    struct bl_plan sends = c->plan;
+    sends.stream_from = c->stream_from_tok;
     if (!st)
-        st = bl_program_lower(&t.prefill, m, &c->plan, machine, &many);
+        st = bl_program_lower(&t.prefill, m, &sends, machine, &many);
     if (!st)
         st = price(&t, c, m, machine, opt, ns);
     c->decode.tok_per_s = 1e9 / ns[BL_DECODE];

@@ -55,10 +55,10 @@ enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
         .table = opt->table, .depth_tokens = opt->depth_tokens, .stream_from_tok = stream_from};
     struct bl_timeline t = {0};
 
-    BL_TRY(bl_timeline_predict(&t, m, p, machine, n_tok, &to));
-    *ns = t.ns;
+    const enum bl_status st = bl_timeline_predict(&t, m, p, machine, n_tok, &to);
+    *ns = st ? INFINITY : t.ns;
     bl_timeline_finish(&t);
-    return BL_OK;
+    return stream_from && st == BL_EUNSUPPORTED ? BL_OK : st; /* a card without such kernels */
 }
 
 enum bl_status bl_search_simulate(struct bl_search_state *s, double *decode, double *prefill)

@@ -17,11 +17,13 @@ struct sim {
     const struct bl_timeline_options *opt;
     struct bl_timeline *out;
     struct bl_pricing *price; /* [n_devices] */
-    double *ready;            /* [n_devices] when the stream has done what it was given */
-    double *signal;           /* [n_signals] */
+    double *ready; /* [2 * n_devices] when the stream has done what it was given; then those beside
+                      them */
+    double *staged, *sent; /* [n_chunks] when it is there; 0: not yet sent for */
+    double *picked;        /* [n_sendings] when it is known who was chosen; 0: not yet */
+    double *signal;        /* [n_signals] */
     struct bl_wires wires;
-    double *share;  /* [n_layers][n_devices] of a layer's experts */
-    uint16_t *home; /* [n_layers] device of the layer's attention */
+    double *share; /* [n_layers][n_devices] of a layer's experts */
 };
 
 /* ---- copies ---- */
@@ -65,46 +67,24 @@ static void copy(struct sim *s, const struct bl_step *step)
 
 /* ---- ranges ---- */
 
-static bool can_run(const struct sim *s, const struct bl_node *n, uint16_t d)
-{
-    const struct bl_machine_device *md = &s->machine->device[d];
-    return md->backend->supports(&md->caps, &s->prog->graph, n);
-}
-
-/* Experts of the host may be computed by the card of their layer, to which their weights are sent.
- */
-static double stream_or_run(struct sim *s, const struct bl_node *n, const struct bl_work *w,
-                            double ns, bool *streamed)
-{
-    const uint16_t card = n->layer >= 0 ? s->home[n->layer] : 0;
-    const struct bl_link *l = bl_wires_link(s->machine, 0, card);
-
-    if (n->op != BL_OP_EXPERTS || !s->opt->stream_from_tok || w->n_tok < s->opt->stream_from_tok ||
-        !card || !l || !can_run(s, n, card))
-        return ns;
-    *streamed = true;
-    const bool measured = (l->a == 0 ? l->ab_measured_bps : l->ba_measured_bps) > 0;
-    return bl_stream_ns(&s->price[card], w, bl_link_bps(l, 0), measured);
-}
-
-/* Of the work with its layer's experts that a node's device has. */
+/* Of the work with its layer's experts: the device's, or those of the host that are sent to it. */
 static double share_of(const struct sim *s, const struct bl_node *n, uint16_t d)
 {
-    return n->op == BL_OP_EXPERTS ? s->share[(size_t)n->layer * s->machine->n_devices + d] : 1;
+    if (n->op != BL_OP_EXPERTS)
+        return 1;
+    const struct bl_experts_attr *at = bl_node_attr(&s->prog->graph, n);
+    return s->share[(size_t)n->layer * s->machine->n_devices + (at->chunks ? 0 : d)];
 }
 
-static double node_ns(struct sim *s, uint32_t i, struct bl_work *w, bool *streamed)
+static double node_ns(struct sim *s, uint32_t i, struct bl_work *w)
 {
     const struct bl_graph *g = &s->prog->graph;
     const struct bl_node *n = &g->nodes[i];
     const uint16_t d = s->prog->node_device[i];
+    const struct bl_sending *sending = bl_program_sending(s->prog, n->layer);
     const struct bl_node_step step = {s->model, s->prog->shape.n_tok, s->opt->depth_tokens,
-                                      share_of(s, n, d)};
-    const double ns = bl_node_ns(&s->price[d], g, n, &step, w);
-
-    if (n->part == BL_PART_ATTN && n->layer >= 0 && s->home[n->layer] == BL_NO_DEVICE)
-        s->home[n->layer] = d;
-    return d == 0 ? stream_or_run(s, n, w, ns, streamed) : ns;
+                                      share_of(s, n, d), sending ? &sending->cut : NULL};
+    return bl_node_ns(&s->price[d], g, n, &step, w);
 }
 
 static void run(struct sim *s, const struct bl_step *step)
@@ -112,31 +92,103 @@ static void run(struct sim *s, const struct bl_step *step)
     const struct bl_range *r = &s->prog->range[step->index];
     struct bl_device_time *t = &s->out->device[step->device];
     const double begin = s->ready[step->device];
-    double ns = s->price[step->device].device->launch_ns, sent = 0;
+    double ns = s->price[step->device].device->launch_ns;
 
     for (uint32_t i = r->first; i < r->first + r->n; i++) {
         const struct bl_node *n = &s->prog->graph.nodes[i];
         const double before = i > r->first ? ns : 0; /* the first bears the launch */
-        bool streamed = false;
         struct bl_work w;
-        const double own = node_ns(s, i, &w, &streamed);
-        ns += own;
-        sent += streamed ? own : 0;
+        ns += node_ns(s, i, &w);
         add_event(s, &(struct bl_event){.begin_ns = begin + before,
                                         .end_ns = begin + ns,
                                         .index = step->index,
                                         .device = step->device,
-                                        .kind = streamed ? BL_EVENT_STREAM : BL_EVENT_RUN,
+                                        .kind = BL_EVENT_RUN,
                                         .part = n->part,
                                         .from = step->device,
-                                        .to = streamed ? s->home[n->layer] : step->device,
+                                        .to = step->device,
                                         .bytes = w.weight_bytes + w.state_bytes,
                                         .macs = w.macs + w.attend_macs,
                                         .layer = n->layer});
     }
     s->ready[step->device] = begin + ns;
     t->run_ns += ns;
-    t->stream_ns += sent;
+}
+
+/* ---- experts that are sent ---- */
+
+static bool is_sure(const struct sim *s, const struct bl_sending *of, const struct bl_node *n)
+{
+    const struct bl_experts_attr *at = bl_node_attr(&s->prog->graph, n);
+    return bl_chunk_sure(&of->cut, at->n_used, s->prog->shape.n_tok);
+}
+
+static void note_chunk(struct sim *s, const struct bl_step *step, double begin, double end,
+                       double bytes)
+{
+    const struct bl_sending *of = &s->prog->sending[s->prog->chunk[step->index].sending];
+    const bool stages = step->kind == BL_STEP_STAGE;
+
+    s->out->device[step->device].sent_ns += end - begin;
+    add_event(s, &(struct bl_event){.begin_ns = begin,
+                                    .end_ns = end,
+                                    .index = step->index,
+                                    .device = step->device,
+                                    .kind = stages ? BL_EVENT_STAGE : BL_EVENT_STREAM,
+                                    .part = BL_PART_EXPERTS,
+                                    .to = stages ? 0 : of->cut.card,
+                                    .bytes = bytes,
+                                    .layer = (int16_t)of->layer});
+}
+
+static double stage(struct sim *s, const struct bl_step *step, double begin, double bytes)
+{
+    const struct bl_chunk *c = &s->prog->chunk[step->index];
+
+    if (c->before != BL_NO_CHUNK)
+        begin = fmax(begin, s->sent[c->before]);
+    const double end = begin + bl_host_copy_ns(&s->machine->device[0], bytes);
+    note_chunk(s, step, begin, end, bytes);
+    return end;
+}
+
+static double send(struct sim *s, const struct bl_step *step, double begin, double bytes)
+{
+    const struct bl_chunk *c = &s->prog->chunk[step->index];
+    const struct bl_sending *of = &s->prog->sending[c->sending];
+    const uint32_t n = bl_chunk_copies(&of->cut, of->staged);
+    struct bl_copy_time at;
+
+    if (c->before != BL_NO_CHUNK)
+        begin = fmax(begin, s->signal[s->prog->chunk[c->before].freed]);
+    if (of->staged)
+        begin = fmax(begin, s->staged[step->index]);
+    double first = 0, end = begin;
+    for (uint32_t i = 0; i < n; i++, end = at.end_ns) {
+        at = bl_wires_copy(&s->wires, s->price, 0, of->cut.card, bytes / n, end);
+        first = i ? first : at.begin_ns;
+    }
+    note_chunk(s, step, first, end, bytes);
+    return end;
+}
+
+/* Of the two times that a step may come, the first counts if experts are sure. */
+static void beside(struct sim *s, const struct bl_step *step)
+{
+    const struct bl_chunk *c = &s->prog->chunk[step->index];
+    const struct bl_sending *of = &s->prog->sending[c->sending];
+    const struct bl_node *n = &s->prog->graph.nodes[c->node];
+    const bool stages = step->kind == BL_STEP_STAGE;
+    double *done = stages ? &s->staged[step->index] : &s->sent[step->index];
+    double *ready = &s->ready[s->machine->n_devices + step->device];
+
+    if (*done > 0 || (!(s->picked[c->sending] > 0) && !is_sure(s, of, n)))
+        return;
+    const double begin = fmax(*ready, s->picked[c->sending]),
+                 bytes = bl_chunk_bytes(&of->cut, &s->prog->graph, n, s->prog->shape.n_tok);
+    *ready = *done = stages ? stage(s, step, begin, bytes) : send(s, step, begin, bytes);
+    if (!stages)
+        s->signal[c->sent] = *done;
 }
 
 /* A card that waits for another card waits for bytes that went through the host: the crossing is
@@ -163,6 +215,11 @@ static void replay(struct sim *s)
             copy(s, step);
         else if (step->kind == BL_STEP_SIGNAL)
             s->signal[step->index] = s->ready[step->device];
+        else if (step->kind == BL_STEP_PICK)
+            s->picked[step->index] = s->signal[s->prog->sending[step->index].signal] +
+                                     bl_crossing_ns(s->price, s->machine, step->device, 0);
+        else if (bl_step_is_beside(step))
+            beside(s, step);
         else
             wait(s, step);
     }
@@ -185,19 +242,20 @@ static enum bl_status prepare(struct sim *s, const struct bl_plan *plan,
     const struct bl_graph *g = &s->prog->graph;
 
     s->price = bl_calloc(m->n_devices, sizeof *s->price);
-    s->ready = bl_calloc(m->n_devices, sizeof *s->ready);
+    s->ready = bl_calloc(2 * (size_t)m->n_devices, sizeof *s->ready);
     s->signal = bl_calloc(s->prog->n_signals + 1, sizeof *s->signal);
-    s->home = bl_calloc(s->model->hp.n_layer + 1, sizeof *s->home);
+    s->staged = bl_calloc((size_t)s->prog->n_chunks + 1, sizeof *s->staged);
+    s->sent = bl_calloc((size_t)s->prog->n_chunks + 1, sizeof *s->sent);
+    s->picked = bl_calloc((size_t)s->prog->n_sendings + 1, sizeof *s->picked);
     s->share = bl_calloc((size_t)s->model->hp.n_layer * m->n_devices + 1, sizeof *s->share);
     s->out->device = bl_calloc(m->n_devices, sizeof *s->out->device);
     if (s->opt->keep_events)
         s->out->event = bl_calloc((size_t)s->prog->n_steps + g->n_nodes + 1, sizeof *s->out->event);
-    if (!s->price || !s->ready || !s->signal || !s->home || !s->share || !s->out->device ||
-        (s->opt->keep_events && !s->out->event))
+    if (!s->price || !s->ready || !s->signal || !s->staged || !s->sent || !s->picked || !s->share ||
+        !s->out->device || (s->opt->keep_events && !s->out->event))
         return bl_fail(BL_ENOMEM, "out of memory while predicting a plan's time");
     s->out->n_devices = m->n_devices;
     bl_expert_shares(plan, s->model, m->n_devices, s->share);
-    memset(s->home, 0xff, s->model->hp.n_layer * sizeof *s->home);
     for (uint32_t d = 0; d < m->n_devices; d++)
         bl_pricing_init(&s->price[d], &m->device[d], s->model, plan, table);
     return bl_wires_init(&s->wires, m);
@@ -223,7 +281,9 @@ enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program
     free(s.ready);
     free(s.signal);
     bl_wires_finish(&s.wires);
-    free(s.home);
+    free(s.staged);
+    free(s.sent);
+    free(s.picked);
     free(s.share);
     if (st)
         bl_timeline_finish(&t);
@@ -244,10 +304,12 @@ enum bl_status bl_timeline_predict(struct bl_timeline *out, const struct bl_mode
                                    uint32_t n_tok, const struct bl_timeline_options *opt)
 {
     const struct bl_shape shape = bl_plan_bucket(plan, n_tok, 1);
+    struct bl_plan with = *plan;
     struct bl_program prog = {0};
 
-    BL_TRY(bl_program_lower(&prog, model, plan, machine, &shape));
-    enum bl_status st = bl_timeline_make(out, &prog, model, plan, machine, opt);
+    with.stream_from = opt->stream_from_tok ? opt->stream_from_tok : plan->stream_from;
+    BL_TRY(bl_program_lower(&prog, model, &with, machine, &shape));
+    enum bl_status st = bl_timeline_make(out, &prog, model, &with, machine, opt);
     bl_program_finish(&prog);
     return st;
 }

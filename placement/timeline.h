@@ -17,7 +17,7 @@
 
 struct bl_device_time {
     double run_ns, copy_ns, wait_ns; /* wait: crossings, and for others */
-    double stream_ns;                /* host: of run, experts sent to cards */
+    double sent_ns;                  /* beside that: experts sent there; on the host, copied for it */
 };
 struct bl_timeline {
     double ns;                   /* until the last stream is done and the host knows */
@@ -28,7 +28,7 @@ struct bl_timeline {
 struct bl_timeline_options {
     const struct bl_cost_table *table; /* NULL: the committed constants */
     uint64_t depth_tokens;       /* context before the step */
-    uint32_t stream_from_tok;    /* steps of so many tokens send the host's experts to cards; 0: none does */
+    uint32_t stream_from_tok;    /* predict: the plan's stream_from, if not 0 */
     bool keep_events;
 };
 enum bl_status bl_timeline_make(struct bl_timeline *out, const struct bl_program *, const struct bl_model *,

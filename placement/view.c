@@ -58,6 +58,7 @@ static const char *what(const struct bl_event *e)
 {
     return e->kind == BL_EVENT_COPY     ? "copy"
            : e->kind == BL_EVENT_STREAM ? "experts sent"
+           : e->kind == BL_EVENT_STAGE  ? "experts staged"
                                         : bl_part_name((enum bl_part)e->part);
 }
 

@@ -13,7 +13,10 @@ static enum bl_status null_caps(uint32_t index, const struct bl_device_config *c
                                 struct bl_caps *out)
 {
     (void)index;
-    *out = (struct bl_caps){.granule_bytes = GRANULE, .threads = 1, .exact = c->exact};
+    *out = (struct bl_caps){.granule_bytes = GRANULE,
+                            .threads = 1,
+                            .exact = c->exact,
+                            .copies_from = BL_COPIES_FROM_BLOCKS};
     return BL_OK;
 }
 

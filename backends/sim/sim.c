@@ -403,6 +403,7 @@ static enum bl_status sim_caps(uint32_t index, const struct bl_device_config *c,
     BL_TRY(bl_cpu_backend.caps(0, &config, out));
     out->granule_bytes = GRANULE;
     out->import_host = 0;
+    out->copies_from = BL_COPIES_FROM_BLOCKS;
     return BL_OK;
 }
 

@@ -21,7 +21,10 @@ static const struct bl_value *source(const struct bl_graph *g, const struct bl_n
 
 struct bl_caps bl_vk_caps(const struct bl_device_config *c)
 {
-    return (struct bl_caps){.granule_bytes = BL_VK_GRANULE, .threads = 1, .exact = c->exact};
+    return (struct bl_caps){.granule_bytes = BL_VK_GRANULE,
+                            .threads = 1,
+                            .exact = c->exact,
+                            .copies_from = BL_COPIES_FROM_BLOCKS};
 }
 
 /* ---- types ---- */

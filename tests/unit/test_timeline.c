@@ -210,7 +210,7 @@ static void experts_can_be_sent_to_the_card(void **state)
     open_rig(&r, "gpt-oss-20b");
     put(&r, 1, 0);
     assert_int_equal(bl_timeline_predict(&t, r.model, &r.plan, &r.machine, 512, &opt), BL_OK);
-    const double sent = t.ns, sending = t.device[0].stream_ns;
+    const double sent = t.ns, sending = t.device[1].sent_ns;
     bl_timeline_finish(&t);
     assert_true(sending > 0.5 * sent);
     assert_int_equal(bl_machine_set(&r.machine, "link0.bps=8GB/s"), BL_OK);
@@ -218,7 +218,7 @@ static void experts_can_be_sent_to_the_card(void **state)
     assert_true(t.ns - sent > 0.8 * sending && t.ns - sent < 1.2 * sending);
     bl_timeline_finish(&t);
     assert_int_equal(bl_timeline_predict(&t, r.model, &r.plan, &r.machine, 32, &opt), BL_OK);
-    assert_true(t.device[0].stream_ns == 0);
+    assert_true(t.device[1].sent_ns == 0);
     bl_timeline_finish(&t);
     close_rig(&r);
 }

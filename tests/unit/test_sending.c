@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* Experts sent to cards for one step: results, memory, order, bytes, faults. */
+#include "engine_rig.h"
+
+#include "alloc_fail.h"
+#include "program.h"
+#include "sending.h"
+
+static const char *const models[] = {"mixtral-f32",  "gpt-oss-mxfp4",    "deepseek4-f32",
+                                     "qwen3moe-iq3", "ernie4_5-moe-f32", "qwen3next-f32"};
+
+static const char *path_of(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, MODELS "%s.gguf", name);
+    return path;
+}
+
+static void memory_is_as_planned(const struct bl_engine *e)
+{
+    struct bl_memory_line line;
+    bool ring = false;
+
+    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++) {
+        ring |= !strcmp(line.purpose, "staging") && line.planned_bytes > 0;
+        if (strcmp(line.purpose, "host"))
+            assert_int_equal(line.planned_bytes, line.measured_bytes);
+        else
+            assert_true(line.measured_bytes <= line.planned_bytes);
+    }
+    if (e->stage.sent_bytes)
+        assert_true(ring);
+}
+
+/* ---- results ---- */
+
+static void same_as(struct bl_engine *one, struct bl_engine *e, const char *name, uint64_t *seed)
+{
+    struct bl_session *want, *got;
+    const uint64_t from = *seed;
+
+    assert_int_equal(bl_session_create(&want, one), BL_OK);
+    assert_int_equal(bl_session_create(&got, e), BL_OK);
+    for (uint32_t round = 0; round < 3; round++)
+        for (uint32_t i = 0, n; i < N_PROMPT; i += n) {
+            n = 1 + divide_pick(seed, N_PROMPT - i);
+            assert_int_equal(feed(one, want, &prompt[i], n), BL_OK);
+            if (feed(e, got, &prompt[i], n))
+                fail_msg("%s, seed %llu: %s", name, (unsigned long long)from, bl_error());
+            const double err = nmse(bl_logits(e, n - 1), bl_logits(one, n - 1), //
+                                    bl_engine_n_vocab(e));
+            if (!(err < 1e-9))
+                fail_msg("%s, seed %llu, token %u of %u: NMSE %.2e", name, (unsigned long long)from,
+                         round * N_PROMPT + i, n, err);
+        }
+    bl_session_destroy(want);
+    bl_session_destroy(got);
+}
+
+static void sent_experts_are_as_one_device(void **state)
+{
+    (void)state;
+    uint64_t seed = 3, sent = 0, used = 0, wasted = 0;
+
+    for (uint32_t i = 0; i < 6 * BL_COUNT(models); i++) {
+        const char *name = models[i % BL_COUNT(models)];
+        struct bl_options opt = small();
+        opt.no_mmap = i & 1;
+        struct bl_engine *one = opened(name, &opt), *e;
+        if (streamed_open(&e, path_of(name), &opt, 2 + i / BL_COUNT(models) % 3, &seed))
+            fail_msg("%s: %s", name, bl_error());
+        memory_is_as_planned(e);
+        e->stage.sure_tokens = i & 2 ? BL_SURE_TOKENS : 0.5; /* the latter is wrong at times */
+        same_as(one, e, name, &seed);
+        memory_is_as_planned(e);
+        sent += e->stage.sent_bytes;
+        used += e->stage.used_bytes;
+        wasted += e->stage.wasted_bytes;
+        bl_close(one);
+        bl_close(e);
+    }
+    print_message("sent %llu bytes, of use %llu, not %llu\n", (unsigned long long)sent,
+                  (unsigned long long)used, (unsigned long long)wasted);
+    assert_true(used > 1000000 && wasted > 0);
+}
+
+/* ---- programs ---- */
+
+static void programs_are_in_order(void **state)
+{
+    (void)state;
+    uint64_t seed = 5;
+    uint32_t n_chunks = 0;
+
+    for (uint32_t k = 0; k < 40; k++) {
+        struct bl_options opt = small();
+        struct bl_engine_parts p = {0};
+        assert_int_equal(
+            streamed_parts(&p, path_of(models[k % BL_COUNT(models)]), &opt, 2 + k % 3, &seed),
+            BL_OK);
+        for (uint32_t n_tok = 1; n_tok <= 16; n_tok += 15) {
+            struct bl_program prog;
+            const struct bl_shape s = bl_plan_bucket(&p.plan, n_tok, 1);
+            assert_int_equal(bl_program_lower(&prog, p.model, &p.plan, &p.machine, &s), BL_OK);
+            if (bl_program_verify(&prog))
+                fail_msg("plan %u: %s", k, bl_error());
+            if (n_tok < p.plan.stream_from)
+                assert_int_equal(prog.n_chunks, 0);
+            n_chunks += prog.n_chunks;
+            bl_program_finish(&prog);
+        }
+        bl_engine_parts_finish(&p);
+    }
+    assert_true(n_chunks > 500);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sent_experts_are_as_one_device),
+        cmocka_unit_test(programs_are_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
