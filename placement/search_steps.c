@@ -47,6 +47,19 @@ void bl_search_close(struct bl_search_state *s)
 
 /* ---- simulation ---- */
 
+/* Sending within one memory gains nothing. */
+static bool sends_over_links(const struct bl_model *m, const struct bl_plan *p,
+                             const struct bl_machine *machine)
+{
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        struct bl_chunking c;
+        bl_plan_chunks(p, m, l, &c);
+        if (c.card != BL_NO_DEVICE && !bl_wires_link(machine, 0, c.card))
+            return false;
+    }
+    return true;
+}
+
 enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
                            const struct bl_machine *machine, const struct bl_search_options *opt,
                            uint32_t n_tok, uint32_t stream_from, double *ns)
@@ -55,8 +68,12 @@ enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
         .table = opt->table, .depth_tokens = opt->depth_tokens, .stream_from_tok = stream_from};
     struct bl_timeline t = {0};
 
+    *ns = INFINITY;
+    if (stream_from && !sends_over_links(m, p, machine))
+        return BL_OK;
     const enum bl_status st = bl_timeline_predict(&t, m, p, machine, n_tok, &to);
-    *ns = st ? INFINITY : t.ns;
+    if (!st)
+        *ns = t.ns;
     bl_timeline_finish(&t);
     return stream_from && st == BL_EUNSUPPORTED ? BL_OK : st; /* a card without such kernels */
 }
