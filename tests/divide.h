@@ -17,8 +17,7 @@
 #ifndef BL_TEST_DIVIDE_H
 #define BL_TEST_DIVIDE_H
 
-#include "devices.h"
-#include "mem.h"
+#include "parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,12 +77,7 @@ static inline enum bl_status scatter_plan(struct bl_plan *p, const struct bl_mod
 static inline enum bl_status simulated_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
                                              uint64_t *seed)
 {
-    struct bl_model_options mo;
-
-    BL_TRY(bl_model_choose(&mo, opt));
-    BL_TRY(bl_gguf_open(&p->gguf, path));
-    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
-    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(parts_model(p, path, opt));
     BL_TRY(bl_plan_init(&p->plan, p->model));
     BL_TRY(bl_plan_size_steps(&p->plan, p->model, opt));
     BL_TRY(scatter_plan(&p->plan, p->model, p->machine.n_devices, seed));
@@ -95,13 +89,7 @@ static inline enum bl_status simulated_open(struct bl_engine **out, const char *
                                             uint64_t *seed)
 {
     struct bl_engine_parts p = {0};
-    const enum bl_status st = simulated_parts(&p, path, opt, seed);
-
-    if (st) {
-        bl_engine_parts_finish(&p);
-        return st;
-    }
-    return bl_engine_create(out, &p, opt);
+    return parts_open(out, &p, opt, simulated_parts(&p, path, opt, seed));
 }
 
 static inline enum bl_status divide_devices(struct bl_machine *m, uint32_t n_devices)
@@ -122,36 +110,18 @@ static inline enum bl_status divide_devices(struct bl_machine *m, uint32_t n_dev
 static inline enum bl_status divide_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
                                           uint32_t n_devices, uint64_t *seed)
 {
-    struct bl_model_options mo;
-
-    BL_TRY(bl_model_choose(&mo, opt));
-    BL_TRY(bl_gguf_open(&p->gguf, path));
-    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
-    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(parts_model(p, path, opt));
     BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
     BL_TRY(divide_devices(&p->machine, n_devices));
     BL_TRY(divide_plan(&p->plan, p->model, n_devices, seed));
-    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
-    p->device = bl_calloc(n_devices, sizeof *p->device);
-    if (!p->device)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n_devices);
-    for (uint16_t d = 0; d < n_devices; d++)
-        if (d == 0 || bl_plan_uses(&p->plan, d))
-            BL_TRY(p->machine.device[d].backend->open(0, &p->machine.device[d].config, &p->device[d]));
-    return BL_OK;
+    return parts_devices(p);
 }
 
 static inline enum bl_status divided_open(struct bl_engine **out, const char *path, const struct bl_options *opt,
                                           uint32_t n_devices, uint64_t *seed)
 {
     struct bl_engine_parts p = {0};
-    const enum bl_status st = divide_parts(&p, path, opt, n_devices, seed);
-
-    if (st) {
-        bl_engine_parts_finish(&p);
-        return st;
-    }
-    return bl_engine_create(out, &p, opt);
+    return parts_open(out, &p, opt, divide_parts(&p, path, opt, n_devices, seed));
 }
 
 #endif

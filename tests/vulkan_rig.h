@@ -13,10 +13,9 @@
 #ifndef BL_TEST_VULKAN_RIG_H
 #define BL_TEST_VULKAN_RIG_H
 
+#include "parts.h"
+
 #include "backends.h"
-#include "engine.h"
-#include "mem.h"
-#include "planner.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -95,36 +94,18 @@ typedef enum bl_status vulkan_place_fn(struct bl_plan *, const struct bl_model *
 static inline enum bl_status vulkan_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
                                           uint32_t n, vulkan_place_fn *place, void *arg)
 {
-    struct bl_model_options mo;
-
-    BL_TRY(bl_model_choose(&mo, opt));
-    BL_TRY(bl_gguf_open(&p->gguf, path));
-    BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
-    BL_TRY(bl_machine_probe(&p->machine, opt));
+    BL_TRY(parts_model(p, path, opt));
     BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
     BL_TRY(vulkan_devices(&p->machine, n));
     BL_TRY(place(&p->plan, p->model, n + 1, arg));
-    BL_TRY(bl_plan_check(&p->plan, p->model, &p->machine));
-    p->device = bl_calloc(n + 1, sizeof *p->device);
-    if (!p->device)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n);
-    for (uint16_t d = 0; d <= n; d++)
-        if (d == 0 || bl_plan_uses(&p->plan, d))
-            BL_TRY(p->machine.device[d].backend->open(0, &p->machine.device[d].config, &p->device[d]));
-    return BL_OK;
+    return parts_devices(p);
 }
 
 static inline enum bl_status vulkan_open(struct bl_engine **out, const char *path, const struct bl_options *opt, uint32_t n,
                                          vulkan_place_fn *place, void *arg)
 {
     struct bl_engine_parts p = {0};
-    const enum bl_status st = vulkan_parts(&p, path, opt, n, place, arg);
-
-    if (st) {
-        bl_engine_parts_finish(&p);
-        return st;
-    }
-    return bl_engine_create(out, &p, opt);
+    return parts_open(out, &p, opt, vulkan_parts(&p, path, opt, n, place, arg));
 }
 
 #endif
