@@ -74,7 +74,8 @@ bool bl_draft_fits(const struct bl_draft *, const struct bl_costs *, const struc
 double bl_draft_ns(const struct bl_draft *, const struct bl_costs *, enum bl_phase); /* by cached costs, without overlap */
 void bl_draft_score(struct bl_draft *, const struct bl_costs *);
 void bl_draft_to_plan(const struct bl_draft *, const struct bl_costs *, struct bl_plan *);
-/* Whether a group may be moved there, room aside: the device can run it. Cards that live in the host's memory take all or nothing. */
+/* Whether a group may be moved there, room aside: the device can run it. Cards that live in the host's memory take all or
+ * nothing. */
 static inline bool bl_may_move(const struct bl_costs *c, const struct bl_machine *m, uint32_t layer, unsigned group,
                                uint16_t to)
 {
