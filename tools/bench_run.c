@@ -15,7 +15,7 @@ struct feeder {
     uint32_t batch, n_vocab;
     uint64_t random;
     const struct bl_bench_how *how;
-    bool untested;             /* no memory for a read test */
+    bool untested; /* no memory for a read test */
 };
 
 /* ---- feeding ---- */
@@ -75,8 +75,8 @@ static enum bl_status warm_up(struct feeder *f, const struct bl_bench_case *c)
     return st ? st : bl_session_rewind(f->session, 0);
 }
 
-/* A machine may change its speed between one sample and the next, a virtual one by half. Without memory for it nothing is
- * said of shares. */
+/* A machine may change its speed between one sample and the next, a virtual one by half. Without
+ * memory for it nothing is said of shares. */
 static void test_reading(struct feeder *f, struct bl_bench_result *r, uint32_t i)
 {
     if (f->how->read_tests && !f->untested && !bl_bandwidth_read(r->c.threads, &r->test_gbs[i]))
