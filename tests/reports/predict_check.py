@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Predicted against measured speed on this machine: ten synthetic models of different shape and type.
 
-  predict_check.py --ballast PATH --dir FOLDER [--prefix CMD] [--only NAME,...] [--tries N] [--log FILE] [--again FILE]
+  predict_check.py --ballast PATH --dir FOLDER [--prefix CMD] [--only NAME,...] [--phase decode|prefill]
+                 [--tries N] [--log FILE] [--again FILE]
 
 Wants a quiet machine, 5 GB of disk in FOLDER and about 20 minutes. Makes one model at a time, probes the machine,
 measures decode (32 tokens after 0 and 4096 others) and prefill (512 and 2048 tokens), medians of 5, and probes again.
@@ -137,7 +138,7 @@ def one(a, name, text, types):
     synth(a, text, path, False)
     before = probe(a)
     for t in range(1, a.tries + 1):
-        pending = [r for r in ROWS if r not in best or why_not(best[r])]
+        pending = [r for r in a.rows if r not in best or why_not(best[r])]
         for group in [[r] for r in pending if r[0] == "decode"] + [[r for r in pending if r[0] == "prefill"]]:
             if not group:
                 continue
@@ -151,7 +152,7 @@ def one(a, name, text, types):
                 if r not in best or unrest(result) < unrest(best[r]):
                     best[r] = result
             before = after
-    for r in ROWS:
+    for r in a.rows:
         yield dict(best[r], predicted=predict(a, path, best[r]["before"], r))
     os.unlink(path)
 
@@ -177,10 +178,12 @@ def main():
     p.add_argument("--dir", required=True)
     p.add_argument("--prefix", type=shlex.split, default=[])
     p.add_argument("--only", type=lambda s: s.split(","))
+    p.add_argument("--phase", choices=["decode", "prefill"])
     p.add_argument("--tries", type=int, default=3)
     p.add_argument("--log")
     p.add_argument("--again")
     a = p.parse_args()
+    a.rows = [r for r in ROWS if a.phase in (None, r[0])]
     if a.again:
         rows = again(a, a.again)
     else:
