@@ -131,7 +131,8 @@ static void figures_of_samples(void **state)
     assert_float_equal(r.read_gbs, 7.5e6 * 100 / 1.5e9, 1e-9);
     assert_float_equal(r.read_share, 0.5, 1e-9);
     assert_float_equal(r.weight_gmacs, 1e7 * 100 / 1.5e9, 1e-9);
-    /* Each against the tests around it: 0.75 of 1.0 and 0.375 of 1.5, whatever the row's own test says. */
+    /* Each against the tests around it: 0.75 of 1.0 and 0.375 of 1.5, whatever the row's own test
+     * says. */
     double tests[] = {0.5, 1.5, 1.5};
     r.test_gbs = tests;
     bl_bench_figures(&r, &cost);
