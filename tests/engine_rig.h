@@ -70,6 +70,19 @@ static inline double nmse(const float *x, const float *y, uint32_t n)
     return err / sum;
 }
 
+/* What was planned was taken, byte for byte; of the heap no more. */
+static inline void memory_is_as_planned(const struct bl_engine *e)
+{
+    struct bl_memory_line line;
+
+    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++)
+        if (strcmp(line.purpose, "host") ? line.planned_bytes != line.measured_bytes
+                                         : line.planned_bytes < line.measured_bytes)
+            fail_msg("%s of %s: %llu bytes planned, %llu taken", line.purpose, line.device,
+                     (unsigned long long)line.planned_bytes,
+                     (unsigned long long)line.measured_bytes);
+}
+
 /* Logits of the last prompt token, fed whole; malloc'ed. */
 static inline float *last_logits(struct bl_engine *e)
 {

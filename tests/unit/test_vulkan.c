@@ -26,16 +26,6 @@ static enum bl_status at_random(struct bl_plan *p, const struct bl_model *m, uin
     return divide_plan(p, m, n_devices, seed);
 }
 
-static void memory_is_as_planned(struct bl_engine *e)
-{
-    struct bl_memory_line line;
-    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++)
-        if (strcmp(line.purpose, "host") && line.planned_bytes != line.measured_bytes)
-            fail_msg("%s of %s: %llu bytes planned, %llu taken", line.purpose, line.device,
-                     (unsigned long long)line.planned_bytes,
-                     (unsigned long long)line.measured_bytes);
-}
-
 static void compare(const char *name, uint32_t n, vulkan_place_fn *place, void *arg)
 {
     const struct bl_options opt = small();
