@@ -15,11 +15,12 @@
 #include <stdlib.h>
 
 enum {
-    RING = 64,    /* command buffers of copies in flight */
-    BATCH = 64,   /* command buffers of a submission */
-    GATES = 64,   /* waits in flight */
-    IMPORTS = 16, /* blocks of the host that copies have met */
-    MARKS = 128,  /* values of which it is known what was enqueued before */
+    RING = 64,  /* command buffers of copies in flight */
+    BATCH = 64, /* command buffers of a submission */
+    GATES = 64, /* waits in flight */
+    WINDOW =
+        1 << 28, /* of the host's memory imported in one go: drivers take no block of any size */
+    MARKS = 128, /* values of which it is known what was enqueued before */
     LINE_BYTES = 160
 };
 static const uint64_t slice_ns =
@@ -52,8 +53,8 @@ struct bl_stream {
     uint32_t n_batch;
     struct mark mark[MARKS];
     uint32_t n_marks, n_enqueued;
-    struct imported import[IMPORTS];
-    uint32_t n_imports;
+    struct imported *import; /* windows of the host's memory that copies have met */
+    uint32_t n_imports, cap_imports;
     pthread_t thread;
     bool has_thread;
     struct gate gate[GATES];
@@ -290,43 +291,59 @@ static enum bl_status flush(struct bl_stream *s)
 
 /* ---- what the contract asks ---- */
 
-/* The block's buffer; of the host's memory as an import, kept until the stream closes. *off is
- * moved. */
-static enum bl_status buffer_of(struct bl_stream *s, const struct bl_mem *m, size_t *off,
-                                VkBuffer *out)
+/* Where in which buffer a block's byte is, and how much of the block follows it there. */
+struct piece {
+    VkBuffer buffer;
+    size_t off, bytes;
+};
+
+/* Imports stay until the stream closes. */
+static enum bl_status import_window(struct bl_stream *s, uintptr_t at, size_t bytes, VkBuffer *out)
 {
-    struct bl_vk_device *d = device_of(s);
-    if (m->dev == s->dev) {
-        *out = ((const struct bl_vk_block *)m->impl)->buffer;
-        return BL_OK;
-    }
-    if (!m->host)
-        return bl_fail(BL_EINVAL, "%s: a copy with memory that neither it nor the host has",
-                       s->dev->name);
-    const uintptr_t at = (uintptr_t)m->host, page = at & ~(uintptr_t)(d->facts.import_align - 1);
-    const size_t bytes = (size_t)bl_align_up(at + m->bytes - page, d->facts.import_align);
-    *off += at - page;
     for (uint32_t i = 0; i < s->n_imports; i++)
-        if (s->import[i].host == (const void *)page && s->import[i].bytes == bytes) {
+        if (s->import[i].host == (const void *)at && s->import[i].bytes == bytes) {
             *out = s->import[i].block.buffer;
             return BL_OK;
         }
-    if (s->n_imports == IMPORTS)
-        return bl_fail(BL_ELIMIT, "%s: copies with more than %d blocks of the host", s->dev->name,
-                       IMPORTS);
+    if (s->n_imports == s->cap_imports) {
+        const uint32_t cap = s->cap_imports ? 2 * s->cap_imports : 16;
+        struct imported *bigger = realloc(s->import, cap * sizeof *bigger);
+        if (!bigger)
+            return bl_fail(BL_ENOMEM, "%s: out of memory", s->dev->name);
+        s->import = bigger;
+        s->cap_imports = cap;
+    }
     struct imported *i = &s->import[s->n_imports];
-    BL_TRY(bl_vk_import(d, (void *)page, bytes, &i->block));
-    i->host = (const void *)page;
-    i->bytes = bytes;
+    *i = (struct imported){.host = (const void *)at, .bytes = bytes};
+    BL_TRY(bl_vk_import(device_of(s), (void *)at, bytes, &i->block));
     s->n_imports++;
     *out = i->block.buffer;
     return BL_OK;
 }
 
+static enum bl_status piece_of(struct bl_stream *s, const struct bl_mem *m, size_t off,
+                               struct piece *out)
+{
+    if (m->dev == s->dev) {
+        *out = (struct piece){((const struct bl_vk_block *)m->impl)->buffer, off, m->bytes - off};
+        return BL_OK;
+    }
+    if (!m->host)
+        return bl_fail(BL_EINVAL, "%s: a copy with memory that neither it nor the host has",
+                       s->dev->name);
+    const uint64_t align = device_of(s)->facts.import_align, window = bl_align_up(WINDOW, align);
+    const uintptr_t host = (uintptr_t)m->host, first = host & ~(uintptr_t)(align - 1),
+                    begin = first + (host + off - first) / window * window,
+                    end = (uintptr_t)bl_align_up(host + m->bytes, align);
+    const size_t bytes = end - begin < window ? end - begin : (size_t)window;
+    *out = (struct piece){.off = host + off - begin, .bytes = begin + bytes - (host + off)};
+    return import_window(s, begin, bytes, &out->buffer);
+}
+
 static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst, size_t dst_off,
                                   const struct bl_mem *src, size_t src_off, size_t bytes)
 {
-    VkBuffer from, to;
+    struct piece from, to;
 
     if (!bl_mem_inside(dst, dst_off, bytes) || !bl_mem_inside(src, src_off, bytes))
         return bl_fail(BL_EINVAL, "%s: copy of %zu bytes runs over the end of a block",
@@ -334,12 +351,17 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
     BL_TRY(still_good(s));
     if (!bytes)
         return BL_OK;
-    BL_TRY(buffer_of(s, src, &src_off, &from));
-    BL_TRY(buffer_of(s, dst, &dst_off, &to));
-    BL_TRY(begin(s));
-    const VkBufferCopy region = {src_off, dst_off, bytes};
+    for (size_t done = 0, n; done < bytes; done += n) {
+        BL_TRY(piece_of(s, src, src_off + done, &from));
+        BL_TRY(piece_of(s, dst, dst_off + done, &to));
+        n = bytes - done;
+        n = n < from.bytes ? n : from.bytes;
+        n = n < to.bytes ? n : to.bytes;
+        BL_TRY(begin(s));
+        const VkBufferCopy region = {from.off, to.off, n};
+        device_of(s)->vk.CmdCopyBuffer(s->open, from.buffer, to.buffer, 1, &region);
+    }
     s->n_enqueued++;
-    device_of(s)->vk.CmdCopyBuffer(s->open, from, to, 1, &region);
     bl_vk_barrier(device_of(s), s->open);
     return BL_OK;
 }
@@ -347,7 +369,7 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
 static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst, size_t off,
                                   uint32_t word, size_t bytes)
 {
-    VkBuffer to;
+    struct piece to;
 
     if (!bl_mem_inside(dst, off, bytes) || off % 4 || bytes % 4)
         return bl_fail(BL_EINVAL, "%s: fill of %zu bytes at %zu is not whole words of a block",
@@ -355,10 +377,13 @@ static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst,
     BL_TRY(still_good(s));
     if (!bytes)
         return BL_OK;
-    BL_TRY(buffer_of(s, dst, &off, &to));
-    BL_TRY(begin(s));
+    for (size_t done = 0, n; done < bytes; done += n) {
+        BL_TRY(piece_of(s, dst, off + done, &to));
+        n = bytes - done < to.bytes ? bytes - done : to.bytes;
+        BL_TRY(begin(s));
+        device_of(s)->vk.CmdFillBuffer(s->open, to.buffer, to.off, n, word);
+    }
     s->n_enqueued++;
-    device_of(s)->vk.CmdFillBuffer(s->open, to, off, bytes, word);
     bl_vk_barrier(device_of(s), s->open);
     return BL_OK;
 }
@@ -465,6 +490,7 @@ static void stream_close(struct bl_stream *s)
     pthread_mutex_unlock(&d->turn);
     for (uint32_t i = 0; i < s->n_imports; i++)
         bl_vk_block_free(d, &s->import[i].block);
+    free(s->import);
     if (s->pool)
         d->vk.DestroyCommandPool(d->dev, s->pool, NULL);
     if (s->line)
