@@ -38,6 +38,7 @@ struct bl_plan {
     bool count_experts;          /* uses are counted even where there are no slots */
     uint32_t stream_from;        /* steps of so many tokens send the host's experts through cards (chunks.h); 0: none does */
     uint64_t chunk_bytes;        /* of experts on their way at a time, about; 0: BL_CHUNK_BYTES */
+    double slot_load;            /* share of what the host can read in a step of one token that goes to slots, expected */
     uint64_t move_bytes;         /* at most, into a device's slots between two steps, but one expert always; 0: any */
     uint64_t ctx_tokens;
     uint32_t batch_tokens, ubatch_tokens, out_tokens, max_sessions;
@@ -65,6 +66,9 @@ uint32_t bl_plan_experts_on(const struct bl_plan *, uint32_t layer, uint32_t n_e
 uint16_t bl_plan_expert_holder(const struct bl_plan *, uint32_t layer, uint32_t n_experts, uint32_t k);
 /* BL_EINVAL: no such layer, no slots, or there are some already. */
 enum bl_status bl_plan_add_slots(struct bl_plan *, uint32_t layer, uint16_t device, uint32_t n);
+/* Slots that are filled once and left alone become ranges, so that the host keeps no copies of what is in them: the most
+ * used experts that are known, where nothing is (NULL) the first, for a layer's devices in order. */
+enum bl_status bl_plan_fix_slots(struct bl_plan *, const struct bl_model *, const struct bl_expert_stats *known);
 uint32_t bl_plan_slots_on(const struct bl_plan *, uint32_t layer, uint16_t device); /* 0 where the policy is off */
 static inline bool bl_plan_has_slots(const struct bl_plan *p)
 {

@@ -77,6 +77,78 @@ uint64_t bl_plan_slot_offsets(const struct bl_plan *p, const struct bl_model *m,
     return end;
 }
 
+/* ---- slots that are filled once ---- */
+
+/* A layer's experts by device. */
+static enum bl_status place_experts(struct bl_plan *p, uint32_t layer, const uint16_t *device,
+                                    uint32_t n_experts)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < p->n_ranges; i++)
+        if (p->range[i].layer != layer)
+            p->range[kept++] = p->range[i];
+    p->n_ranges = kept;
+    for (uint32_t e = 0; e < n_experts; e++)
+        if (device[e] != bl_plan_device(p, (int)layer, BL_PART_EXPERTS))
+            BL_TRY(bl_plan_add_range(p, layer, e, 1, device[e]));
+    return BL_OK;
+}
+
+/* The layer's sets are neighbours from the first on. */
+static void fill_sets(const struct bl_plan *p, uint32_t first, const uint32_t *order,
+                      uint16_t *device, uint32_t n_experts)
+{
+    uint32_t next = 0;
+
+    for (uint32_t i = first; i < p->n_slot_sets && p->slots[i].layer == p->slots[first].layer; i++)
+        for (uint32_t n = p->slots[i].n; n && next < n_experts; next++)
+            if (device[order[next]] == 0) {
+                device[order[next]] = p->slots[i].device;
+                n--;
+            }
+}
+
+static enum bl_status fix_layer(struct bl_plan *p, uint32_t first, uint32_t n_experts,
+                                const struct bl_expert_stats *known)
+{
+    const uint32_t layer = p->slots[first].layer;
+    uint32_t *order = bl_calloc((size_t)n_experts + 1, sizeof *order);
+    uint16_t *device = bl_calloc((size_t)n_experts + 1, sizeof *device);
+    enum bl_status st = BL_OK;
+
+    if (!order || !device) {
+        st = bl_fail(BL_ENOMEM, "out of memory for the places of %u experts", n_experts);
+        goto out;
+    }
+    for (uint32_t e = 0; e < n_experts; e++) {
+        order[e] = e;
+        device[e] = bl_plan_expert_device(p, layer, e);
+    }
+    if (known)
+        bl_expert_stats_order(known, layer, order);
+    fill_sets(p, first, order, device, n_experts);
+    st = place_experts(p, layer, device, n_experts);
+out:
+    free(order);
+    free(device);
+    return st;
+}
+
+enum bl_status bl_plan_fix_slots(struct bl_plan *p, const struct bl_model *m,
+                                 const struct bl_expert_stats *known)
+{
+    if (p->expert_policy != BL_EXPERTS_FIXED)
+        return BL_OK;
+    for (uint32_t i = 0; i < p->n_slot_sets; i++)
+        if (!i || p->slots[i].layer != p->slots[i - 1].layer)
+            BL_TRY(fix_layer(p, i, m->hp.n_expert, known));
+    p->n_slot_sets = 0;
+    return BL_OK;
+}
+
+/* ---- memory ---- */
+
 /* The tables of struct bl_experts and, where there are slots, the addresses of struct bl_residency.
  */
 uint64_t bl_plan_expert_notes_bytes(const struct bl_plan *p, const struct bl_model *m)
