@@ -197,7 +197,7 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
     if (!st)
         st = bl_residency_open(&e->residency, e->parts.model, &e->parts.plan, e->blocks,
                                &e->weights, e->parts.device, e->parts.machine.n_devices,
-                               e->parts.experts.uses ? &e->parts.experts : NULL);
+                               e->parts.experts.uses ? &e->parts.experts : NULL, e->patience_ns);
     if (!st)
         st =
             bl_stage_open(&e->stage, e->parts.model, &e->parts.plan, &e->parts.machine, &e->weights,

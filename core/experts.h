@@ -66,7 +66,7 @@ struct bl_experts {
 };
 enum bl_status bl_experts_init(struct bl_experts *, uint32_t n_layers, uint32_t n_experts, enum bl_expert_policy);
 void bl_experts_finish(struct bl_experts *); /* zeroed is fine */
-/* Slots of a layer on a device; of several sets for one layer the first is filled first. */
+/* Slots of a layer on a device; several sets of one layer take turns. */
 enum bl_status bl_experts_add_set(struct bl_experts *, uint32_t layer, uint16_t device, uint32_t n);
 /* Notes who was chosen in a step: ids [n_tok * n_used], those of a token side by side. All layers of a step, then end. */
 void bl_experts_note(struct bl_experts *, uint32_t layer, const int32_t *ids, uint32_t n_tok, uint32_t n_used);

@@ -2,10 +2,10 @@
 #include "residency.h"
 
 #include "mem.h"
+#include "thread.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-
-#define ARRIVE_TIMEOUT_NS (600ull * 1000000000ull) /* of what comes in before the first step */
 
 enum { MOST_COPIES = 48 }; /* on their way to a device: its stream takes so many without waiting */
 
@@ -72,6 +72,11 @@ static enum bl_status copy_part(const struct bl_residency *r, struct bl_slot_blo
                                  p->home[mv->in] - bl_weight_offset(w) - from->addr, each);
 }
 
+static enum bl_status name_slots(enum bl_status st, const struct bl_device *dev)
+{
+    return bl_fail_in(st, "experts on their way to slots of %s", dev->name);
+}
+
 static enum bl_status start(struct bl_residency *r, const struct bl_expert_move *mv)
 {
     const struct bl_expert_set *s = &r->experts.set[mv->set];
@@ -103,19 +108,61 @@ static bool is_full(const struct bl_slot_block *b, const struct bl_plan *plan)
            (plan->move_bytes && b->moving_bytes + bytes > plan->move_bytes);
 }
 
+static uint32_t done_by(const struct bl_slot_block *b, uint32_t *enqueued)
+{
+    uint32_t done = 0;
+
+    *enqueued = 1; /* of a backend that does not count */
+    if (b->mem.dev->ops->progress)
+        b->mem.dev->ops->progress(b->stream, enqueued, &done);
+    return done;
+}
+
+/* The stream is idle. */
+static enum bl_status lend_log(struct bl_slot_block *b, bool traced)
+{
+    void (*const trace)(struct bl_stream *, struct bl_lapse_log *) = b->mem.dev->ops->trace;
+
+    if (!trace || (!traced && !b->log.lapse))
+        return BL_OK;
+    if (traced && !b->log.lapse) {
+        b->log.lapse = bl_calloc(MOST_COPIES, sizeof *b->log.lapse);
+        if (!b->log.lapse)
+            return bl_fail(BL_ENOMEM, "out of memory for a trace of experts");
+        b->log.cap = MOST_COPIES;
+    }
+    atomic_store(&b->log.n, 0);
+    trace(b->stream, traced ? &b->log : NULL);
+    return BL_OK;
+}
+
+/* What is on its way already is left alone. */
+static enum bl_status prepare(struct bl_residency *r, uint16_t d, bool traced)
+{
+    struct bl_slot_block *b = &r->block[d];
+    uint32_t enqueued;
+
+    hold(r, d, b->n_moving > 0);
+    if (!b->stream || b->n_moving)
+        return BL_OK;
+    b->there.stream = NULL;
+    b->before = b->done = done_by(b, &enqueued);
+    b->moved_ns = bl_now_ns();
+    return lend_log(b, traced);
+}
+
 /* A device gets its next experts when all that it was sent before are there. */
-static enum bl_status send_for_more(struct bl_residency *r)
+static enum bl_status send_for_more(struct bl_residency *r, bool traced)
 {
     struct bl_expert_move mv;
 
     for (uint16_t d = 0; d < r->n_devices; d++)
-        hold(r, d, r->block[d].n_moving > 0);
-    for (uint16_t d = 0; d < r->n_devices; d++)
-        if (!r->block[d].n_moving)
-            r->block[d].there.stream = NULL;
+        BL_TRY(prepare(r, d, traced));
     while (bl_experts_next(&r->experts, &mv)) {
         const uint16_t d = r->experts.set[mv.set].device;
-        BL_TRY(start(r, &mv));
+        const enum bl_status st = start(r, &mv);
+        if (st)
+            return name_slots(st, r->device[d]);
         if (is_full(&r->block[d], r->plan))
             hold(r, d, true);
     }
@@ -123,44 +170,153 @@ static enum bl_status send_for_more(struct bl_residency *r)
         struct bl_slot_block *b = &r->block[d];
         if (!b->n_moving || b->there.stream)
             continue;
-        BL_TRY(b->mem.dev->ops->signal(b->stream, &b->there));
+        const enum bl_status st = b->mem.dev->ops->signal(b->stream, &b->there);
+        if (st)
+            return name_slots(st, r->device[d]);
         r->moved_bytes += b->moving_bytes;
     }
     return BL_OK;
 }
 
-/* wait: until it is there, rather than asking whether it is. */
-static enum bl_status arrive_at(struct bl_residency *r, struct bl_slot_block *b, bool wait)
+/* ---- arriving ---- */
+
+static uint32_t copies_of(const struct bl_residency *r, const struct bl_expert_move *mv)
 {
-    if (!b->n_moving || (!wait && !b->mem.dev->ops->poll(b->there)))
+    uint32_t n = 0;
+
+    for (struct parts p = parts_of(r, r->experts.set[mv->set].layer); p.at < p.end; p.at++)
+        n += p.at->leads;
+    return n;
+}
+
+/* Of the copies of one expert, which come one after the other. */
+static enum bl_status note_move(const struct bl_residency *r, const struct bl_slot_block *b,
+                                const struct bl_expert_move *mv, uint32_t first,
+                                struct bl_trace *trace)
+{
+    const struct bl_expert_set *s = &r->experts.set[mv->set];
+    const uint32_t n = copies_of(r, mv);
+    struct bl_event e = {.kind = BL_EVENT_MOVE,
+                         .device = s->device,
+                         .to = s->device,
+                         .index = mv->in,
+                         .layer = (int16_t)s->layer,
+                         .last_layer = (int16_t)s->layer};
+
+    if (first + n > atomic_load(&b->log.n))
         return BL_OK;
-    BL_TRY(b->mem.dev->ops->join(b->there, ARRIVE_TIMEOUT_NS));
+    for (struct parts p = parts_of(r, s->layer); p.at < p.end; p.at++)
+        e.bytes += p.at->leads ? (double)bl_weight_expert_stride(weight_of(r, p.at)) : 0;
+    e.begin_ns = (double)b->log.lapse[first].begin_ns;
+    e.end_ns = (double)b->log.lapse[first + n - 1].end_ns;
+    return bl_trace_note(trace, &e);
+}
+
+static enum bl_status note_moves(const struct bl_residency *r, const struct bl_slot_block *b,
+                                 struct bl_trace *trace)
+{
+    uint32_t first = 0;
+
+    for (uint32_t i = 0; trace && i < b->n_moving; i++) {
+        BL_TRY(note_move(r, b, &b->moving[i], first, trace));
+        first += copies_of(r, &b->moving[i]);
+    }
+    return BL_OK;
+}
+
+static bool is_stalled(struct bl_slot_block *b, uint64_t patience_ns)
+{
+    const uint64_t now = bl_now_ns();
+    uint32_t enqueued;
+    const uint32_t done = done_by(b, &enqueued);
+
+    if (done != b->done) {
+        b->done = done;
+        b->moved_ns = now;
+    }
+    return done != enqueued && now - b->moved_ns >= patience_ns;
+}
+
+static enum bl_status give_up(const struct bl_residency *r, struct bl_slot_block *b)
+{
+    const uint32_t done = b->done - b->before;
+    uint32_t i = 0;
+
+    for (uint32_t n = 0; i + 1 < b->n_moving; i++)
+        if ((n += copies_of(r, &b->moving[i])) > done)
+            break;
+    if (b->mem.dev->ops->cancel)
+        b->mem.dev->ops->cancel(b->stream);
+    return bl_fail(BL_ETIMEDOUT,
+                   "%s has finished nothing for %.1f s; it is stuck in copy %u of %u for its "
+                   "slots, of expert %u of layer %u",
+                   b->mem.dev->name, (double)r->patience_ns * 1e-9,
+                   done < b->n_copies ? done + 1 : b->n_copies, b->n_copies, b->moving[i].in,
+                   r->experts.set[b->moving[i].set].layer);
+}
+
+/* wait: until it is there, in slices, rather than asking whether it is. */
+static enum bl_status arrive_at(struct bl_residency *r, struct bl_slot_block *b,
+                                struct bl_trace *trace, bool wait)
+{
+    const struct bl_device_ops *ops = b->n_moving ? b->mem.dev->ops : NULL;
+
+    if (!ops)
+        return BL_OK;
+    while (!ops->poll(b->there)) {
+        if (is_stalled(b, r->patience_ns))
+            return give_up(r, b);
+        if (!wait)
+            return BL_OK;
+        const enum bl_status st = ops->join(b->there, r->patience_ns / 4 + 1);
+        if (st && st != BL_ETIMEDOUT)
+            return st;
+    }
+    BL_TRY(ops->join(b->there, 0));
     for (uint32_t i = 0; i < b->n_moving; i++)
         settle(r, &b->moving[i]);
+    BL_TRY(note_moves(r, b, trace));
     b->n_moving = b->n_copies = 0;
     b->moving_bytes = 0;
     return BL_OK;
 }
 
-static enum bl_status arrive(struct bl_residency *r, bool wait)
+static enum bl_status arrive(struct bl_residency *r, struct bl_trace *trace, bool wait)
 {
     for (uint16_t d = 0; d < r->n_devices; d++) {
-        const enum bl_status st = arrive_at(r, &r->block[d], wait);
+        const enum bl_status st = arrive_at(r, &r->block[d], trace, wait);
         if (st)
-            return bl_fail_in(st, "%s: experts on their way to its slots", r->device[d]->name);
+            return st == BL_ETIMEDOUT ? st : name_slots(st, r->device[d]);
     }
     return BL_OK;
 }
 
+/* Experts may have left their slots for others that never came, whose slots hold neither. */
+static enum bl_status keep(struct bl_residency *r, enum bl_status st)
+{
+    if (!st)
+        return BL_OK;
+    r->failed = st;
+    snprintf(r->why, sizeof r->why, "%s", bl_error());
+    return st;
+}
+
+static enum bl_status still_good(const struct bl_residency *r)
+{
+    return r->failed ? bl_fail(r->failed, "%s", r->why) : BL_OK;
+}
+
 /* ---- steps ---- */
 
-enum bl_status bl_residency_arrive(struct bl_residency *r)
+enum bl_status bl_residency_arrive(struct bl_residency *r, struct bl_trace *trace, bool wait)
 {
-    return arrive(r, false);
+    BL_TRY(still_good(r));
+    return keep(r, arrive(r, trace, wait));
 }
 
 enum bl_status bl_residency_learn(struct bl_residency *r, const struct bl_program *p,
-                                  const struct bl_mem *arena, uint32_t n_tok)
+                                  const struct bl_mem *arena, uint32_t n_tok,
+                                  struct bl_trace *trace)
 {
     if (!p->route)
         return BL_OK;
@@ -173,7 +329,8 @@ enum bl_status bl_residency_learn(struct bl_residency *r, const struct bl_progra
                             n_tok, p->graph.vals[ids].ne[0]);
     }
     bl_experts_end_step(&r->experts, n_tok);
-    return send_for_more(r);
+    BL_TRY(still_good(r));
+    return keep(r, send_for_more(r, trace != NULL));
 }
 
 /* ---- the whole ---- */
@@ -262,8 +419,8 @@ static enum bl_status fill(struct bl_residency *r)
     const uint64_t none = r->experts.n_moves;
 
     for (uint64_t before = none;; before = r->experts.n_moves) {
-        BL_TRY(send_for_more(r));
-        BL_TRY(arrive(r, true));
+        BL_TRY(send_for_more(r, false));
+        BL_TRY(arrive(r, NULL, true));
         if (r->experts.n_moves == before)
             break;
     }
@@ -287,7 +444,8 @@ static enum bl_status open_slots(struct bl_residency *r, const struct bl_block_b
 enum bl_status bl_residency_open(struct bl_residency *r, const struct bl_model *m,
                                  struct bl_plan *plan, const struct bl_block_bytes *blocks,
                                  struct bl_weights *weights, struct bl_device *const *device,
-                                 uint32_t n_devices, const struct bl_expert_stats *before)
+                                 uint32_t n_devices, const struct bl_expert_stats *before,
+                                 uint64_t patience_ns)
 {
     if (!bl_plan_notes_experts(plan))
         return BL_OK;
@@ -295,6 +453,7 @@ enum bl_status bl_residency_open(struct bl_residency *r, const struct bl_model *
     r->plan = plan;
     r->weights = weights;
     r->device = device;
+    r->patience_ns = patience_ns;
     r->block = bl_calloc(n_devices, sizeof *r->block);
     if (!r->block)
         return bl_fail(BL_ENOMEM, "out of memory for the slots of %u devices", n_devices);
@@ -317,6 +476,7 @@ void bl_residency_close(struct bl_residency *r)
             b->mem.dev->ops->stream_close(b->stream);
         if (b->mem.dev)
             b->mem.dev->ops->mem_free(&b->mem);
+        free(b->log.lapse);
         free(b->off);
     }
     for (uint32_t i = 0; r->part && r->model && i < r->model->n_weights; i++)

@@ -5,13 +5,14 @@
  *           tables of addresses only between them: an expert is computed by exactly one device in every step.
  * Ownership owns slots, streams and counts; weights, plan, model and devices are borrowed and outlive it.
  * Units     bytes, tokens.
- * Errors    those of the devices, by name; BL_ENOMEM.
+ * Errors    those of the devices, by name; BL_ENOMEM. BL_ETIMEDOUT: a stream of slots has finished nothing for as long as
+ *           patience goes; names the device and the expert. What has failed once fails again.
  * Threads   submitting thread.
  */
 #ifndef BL_RESIDENCY_H
 #define BL_RESIDENCY_H
 
-#include "program.h"
+#include "trace.h"
 #include "weights.h"
 
 enum { BL_MOST_MOVES = 16 };         /* on their way to a device at a time */
@@ -23,6 +24,9 @@ struct bl_slot_block {               /* of one device */
     uint32_t n_moving, n_copies;
     uint64_t moving_bytes;
     struct bl_point there;
+    uint32_t before, done;           /* commands of the stream: done before these moves; when last looked at */
+    uint64_t moved_ns;               /* when that changed */
+    struct bl_lapse_log log;         /* lent to the stream while there is a trace */
 };
 struct bl_expert_part {              /* a weight that each of a layer's experts has */
     uint32_t weight;
@@ -40,17 +44,21 @@ struct bl_residency {
     uint32_t *first_part;            /* [n_layers + 1] */
     uint32_t n_devices;
     uint64_t moved_bytes;
+    uint64_t patience_ns;
+    enum bl_status failed;           /* and why: moves may have been left half done */
+    char why[256];
 };
 /* After the weights are there. before: statistics of the model, NULL: none; slots are filled by them before it returns.
  * Nothing is taken, and nothing is done later, where the plan has no slots and counts nothing. */
 enum bl_status bl_residency_open(struct bl_residency *, const struct bl_model *, struct bl_plan *,
                                  const struct bl_block_bytes *, struct bl_weights *, struct bl_device *const *device,
-                                 uint32_t n_devices, const struct bl_expert_stats *before);
+                                 uint32_t n_devices, const struct bl_expert_stats *before, uint64_t patience_ns);
 void bl_residency_close(struct bl_residency *); /* zeroed is fine; before the weights and devices */
-/* Before a step: what has arrived may be used. Waits for nothing. */
-enum bl_status bl_residency_arrive(struct bl_residency *);
+/* Before a step: what has arrived may be used, and is noted in the trace, unless that is NULL. wait: until everything that
+ * was sent for is there. */
+enum bl_status bl_residency_arrive(struct bl_residency *, struct bl_trace *, bool wait);
 /* After a step of n_tok tokens, with the host's arena: counts, evicts, and sends for others. */
 enum bl_status bl_residency_learn(struct bl_residency *, const struct bl_program *, const struct bl_mem *arena,
-                                  uint32_t n_tok);
+                                  uint32_t n_tok, struct bl_trace *);
 
 #endif

@@ -212,7 +212,7 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     uint32_t row = 0;
 
     write_params(e, b, first, n, &row);
-    BL_TRY(bl_residency_arrive(&e->residency));
+    BL_TRY(bl_residency_arrive(&e->residency, e->sched.trace, false));
     BL_TRY(bl_weights_check(&e->weights, e->parts.model));
     struct bl_shape shape = bl_plan_bucket(&e->parts.plan, n, h->n_out);
     BL_TRY(bl_engine_program(e, &shape, &program));
@@ -221,7 +221,7 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     struct bl_step_io io = {&e->params,      h->n_bytes,           &e->output,
                             row * row_bytes, h->n_out * row_bytes, &e->stage};
     BL_TRY(bl_sched_run(&e->sched, program, e->place, &io, e->patience_ns));
-    return bl_residency_learn(&e->residency, program, &e->place[0].arena, n);
+    return bl_residency_learn(&e->residency, program, &e->place[0].arena, n, e->sched.trace);
 }
 
 static void take_back(const struct bl_batch *b, uint32_t first, uint32_t n)

@@ -83,7 +83,7 @@ enum bl_status bl_trace_begin(struct bl_trace *t, const struct bl_program *p,
 
 /* ---- after it ---- */
 
-static enum bl_status add(struct bl_trace *t, const struct bl_event *e)
+enum bl_status bl_trace_note(struct bl_trace *t, const struct bl_event *e)
 {
     if (t->n == MOST_EVENTS) {
         t->n_dropped++;
@@ -172,7 +172,7 @@ static enum bl_status note(struct reading *r, struct bl_event *e, bool shown)
 {
     if (!read_lapse(r, e->device, e) || !shown || e->end_ns <= e->begin_ns)
         return BL_OK;
-    return add(r->trace, e);
+    return bl_trace_note(r->trace, e);
 }
 
 static enum bl_status note_extra(struct reading *r, uint16_t d, bool to_device, uint64_t bytes)
@@ -228,7 +228,7 @@ static enum bl_status note_chunk(struct reading *r, const struct bl_program *p,
         e.end_ns = fmax(e.end_ns, one.end_ns);
         e.host_bound |= one.host_bound;
     }
-    return n && e.end_ns > e.begin_ns ? add(r->trace, &e) : BL_OK;
+    return n && e.end_ns > e.begin_ns ? bl_trace_note(r->trace, &e) : BL_OK;
 }
 
 static enum bl_status note_step(struct reading *r, const struct bl_program *p,
@@ -251,11 +251,11 @@ static enum bl_status read_all(struct reading *r, const struct bl_program *p,
     for (uint32_t i = 0; i < p->n_steps; i++)
         BL_TRY(note_step(r, p, step, i));
     BL_TRY(note_result(r, p, step->out_bytes));
-    return add(r->trace, &(struct bl_event){.kind = BL_EVENT_STEP,
-                                            .begin_ns = r->begin_ns,
-                                            .end_ns = r->end_ns,
-                                            .n_tok = p->shape.n_tok,
-                                            .device = BL_NO_DEVICE});
+    return bl_trace_note(r->trace, &(struct bl_event){.kind = BL_EVENT_STEP,
+                                                      .begin_ns = r->begin_ns,
+                                                      .end_ns = r->end_ns,
+                                                      .n_tok = p->shape.n_tok,
+                                                      .device = BL_NO_DEVICE});
 }
 
 enum bl_status bl_trace_end(struct bl_trace *t, const struct bl_program *p, struct bl_place *place,
@@ -349,8 +349,9 @@ static void count(const struct bl_event *e, struct bl_trace_sum *sum, struct bl_
         d[e->to].in_bytes += (uint64_t)e->bytes;
         d[e->from].out_bytes += (uint64_t)e->bytes;
         return;
+    case BL_EVENT_MOVE:
     case BL_EVENT_COPY:
-        d[e->device].copy_ns += ns;
+        d[e->device].copy_ns += e->kind == BL_EVENT_COPY ? ns : 0; /* moves are beside its steps */
         if (e->from != e->to) {
             sum->copy_ns += ns;
             d[e->to].in_bytes += (uint64_t)e->bytes;
@@ -382,7 +383,8 @@ enum bl_status bl_trace_sum_up(const struct bl_trace *t, uint32_t n_devices,
     n_runs = join_stretches(run, n_runs);
     for (uint32_t i = 0; i < t->n; i++) {
         const struct bl_event *e = &t->event[i];
-        if ((e->kind == BL_EVENT_COPY || e->kind == BL_EVENT_STREAM) && e->from != e->to)
+        if (((e->kind == BL_EVENT_COPY || e->kind == BL_EVENT_STREAM) && e->from != e->to) ||
+            e->kind == BL_EVENT_MOVE)
             sum->hidden_ns += common(run, n_runs, e->begin_ns, e->end_ns);
     }
     free(run);

@@ -19,18 +19,19 @@ enum bl_event_kind {
     BL_EVENT_COPY,
     BL_EVENT_STREAM, /* a chunk of experts sent to a card, beside what it computes */
     BL_EVENT_STAGE,  /* a chunk of experts copied to where a card's copies can take it, beside what the host computes */
+    BL_EVENT_MOVE,   /* an expert brought into a slot, on a stream of its own */
     BL_EVENT_WAIT,   /* for another device; of predictions, what lies between other events */
     BL_EVENT_STEP    /* a whole step, of no device */
 };
 struct bl_event {
     double begin_ns, end_ns;
     uint32_t index;              /* RUN: range of the program, an event for each part in it; COPY: copy; STREAM, STAGE:
-                                  * chunk */
+                                  * chunk; MOVE: expert */
     uint32_t n_tok;              /* of a STEP */
     uint16_t device;             /* whose stream */
     uint8_t kind, part;          /* part: enum bl_part, of a RUN; BL_N_PARTS: several */
     int16_t layer, last_layer;   /* -1: outside of layers, or a copy */
-    uint16_t from, to;           /* of a COPY, or experts sent, or a WAIT; else the device */
+    uint16_t from, to;           /* of a COPY, a MOVE, or experts sent, or a WAIT; else the device */
     bool host_bound;             /* simulated, and the host was slower than what it stands for */
     double bytes, macs;          /* copied, or of weights and state read; multiply-adds */
 };
@@ -55,6 +56,7 @@ enum bl_status bl_trace_begin(struct bl_trace *, const struct bl_program *, stru
 /* done false: streams may still write into their logs, which stay theirs, and nothing is noted. */
 enum bl_status bl_trace_end(struct bl_trace *, const struct bl_program *, struct bl_place *, const struct bl_trace_step *,
                             bool done);
+enum bl_status bl_trace_note(struct bl_trace *, const struct bl_event *); /* of streams that it knows nothing of */
 void bl_trace_finish(struct bl_trace *); /* zeroed is fine */
 
 /* ---- summing up ---- */
@@ -82,6 +84,7 @@ struct bl_trace_out {
     double zero_ns;              /* what counts as 0 */
     double end_ns[BL_MAX_DEVICES]; /* predicted: of the last event on the stream */
     bool beside[BL_MAX_DEVICES];   /* its second stream has a name */
+    bool moves[BL_MAX_DEVICES];    /* experts came to it */
     uint32_t pid;
     bool measured;
 };

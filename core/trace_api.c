@@ -69,6 +69,7 @@ static void describe(struct line *l, const struct bl_engine *e, const struct bl_
                      const struct bl_trace_device *device)
 {
     const struct bl_machine *m = &e->parts.machine;
+    const struct bl_experts *x = &e->residency.experts;
 
     append(l, "%u steps in %.1f ms", sum->n_steps, sum->ns * 1e-6);
     if (sum->copy_ns > 0)
@@ -85,6 +86,10 @@ static void describe(struct line *l, const struct bl_engine *e, const struct bl_
     if (e->stage.sent_bytes)
         append(l, "; experts sent %.3f MB, of use %.3f MB", (double)e->stage.sent_bytes * 1e-6,
                (double)e->stage.used_bytes * 1e-6);
+    if (x->n_uses)
+        append(l, "; experts in slots %.0f %% of %llu uses, %llu came, %.3f MB",
+               percent((double)x->n_hits, (double)x->n_uses), (unsigned long long)x->n_uses,
+               (unsigned long long)x->n_moves, (double)e->residency.moved_bytes * 1e-6);
     if (sum->n_host_bound)
         append(l, "; %u simulated steps took longer here than what they stand for",
                sum->n_host_bound);

@@ -4,13 +4,14 @@
  * In a process a thread per device's stream and per direction of a link. Categories tell apart what
  * a stream does ("run", "copy", "wait") from what a link carries ("link"), so that overlap can be
  * computed from either. Beside a device's stream a second one may bring experts to it ("stream"),
- * or on the host to where they can be taken from ("stage"). */
+ * or on the host to where they can be taken from ("stage"); a third
+ * brings experts into slots ("move"). */
 #include "trace.h"
 
 #include <math.h>
 #include <stdio.h>
 
-enum { TRACE_FORMAT = 1, BESIDE_TID = 400, STEP_TID = 999, LINK_TID = 1000 };
+enum { TRACE_FORMAT = 1, BESIDE_TID = 400, MOVE_TID = 500, STEP_TID = 999, LINK_TID = 1000 };
 
 /* ---- tracks ---- */
 
@@ -52,6 +53,7 @@ void bl_trace_out_process(struct bl_trace_out *t, const char *name)
     t->pid++;
     memset(t->end_ns, 0, sizeof t->end_ns);
     memset(t->beside, 0, sizeof t->beside);
+    memset(t->moves, 0, sizeof t->moves);
     put_name(t, "process_name", 0, name);
     for (uint16_t d = 0; d < m->n_devices; d++)
         put_name(t, "thread_name", stream_tid(d), m->device[d].id);
@@ -159,6 +161,23 @@ static void put_chunk(struct bl_trace_out *t, const struct bl_event *e)
         put_transfer(t, e, "experts");
 }
 
+static void put_move(struct bl_trace_out *t, const struct bl_event *e)
+{
+    const uint32_t tid = MOVE_TID + e->device;
+    char track[96];
+
+    if (!t->moves[e->device]) {
+        snprintf(track, sizeof track, "experts to %s", t->machine->device[e->device].id);
+        put_name(t, "thread_name", tid, track);
+        t->moves[e->device] = true;
+    }
+    open_event(t, "expert", "move", tid, e->begin_ns, e->end_ns);
+    bl_json_put_number(&t->json, "layer", e->layer);
+    bl_json_put_number(&t->json, "expert", e->index);
+    bl_json_put_number(&t->json, "bytes", round(e->bytes));
+    close_event(t);
+}
+
 static const char *event_name(const struct bl_event *e)
 {
     return e->kind == BL_EVENT_COPY        ? "copy"
@@ -175,8 +194,8 @@ void bl_trace_out_event(struct bl_trace_out *t, const struct bl_event *e)
     const char *name = event_name(e);
     const bool runs = e->kind == BL_EVENT_RUN;
 
-    if (e->kind == BL_EVENT_STEP) {
-        put_step(t, e);
+    if (e->kind == BL_EVENT_STEP || e->kind == BL_EVENT_MOVE) {
+        (e->kind == BL_EVENT_STEP ? put_step : put_move)(t, e);
         return;
     }
     if (e->kind == BL_EVENT_STREAM || e->kind == BL_EVENT_STAGE) {

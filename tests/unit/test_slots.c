@@ -1,19 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Experts that come to devices and go: results, memory, and that each is computed exactly once. */
-#include "engine_rig.h"
+#include "slots_rig.h"
 
 #include "alloc_fail.h"
-#include "slots.h"
-
-static const char *const models[] = {"mixtral-f32",  "gpt-oss-mxfp4",    "deepseek4-f32",
-                                     "qwen3moe-iq3", "ernie4_5-moe-f32", "qwen3next-f32"};
-
-static const char *path_of(const char *name)
-{
-    static char path[512];
-    snprintf(path, sizeof path, MODELS "%s.gguf", name);
-    return path;
-}
 
 static struct bl_engine *slotted(const char *name, const struct bl_options *opt, uint32_t n_devices,
                                  enum bl_expert_policy policy, uint64_t *seed)
@@ -22,111 +11,6 @@ static struct bl_engine *slotted(const char *name, const struct bl_options *opt,
     if (slotted_open(&e, path_of(name), opt, n_devices, policy, seed))
         fail_msg("%s: %s", name, bl_error());
     return e;
-}
-
-/* Whether a device computes an expert: with all its weights or with none. */
-static bool has(const struct bl_engine *e, uint16_t d, uint32_t layer, uint32_t expert)
-{
-    const struct bl_model *m = e->parts.model;
-    uint32_t with = 0, without = 0;
-
-    for (uint32_t i = 0; i < m->n_weights; i++) {
-        if (m->weight[i].part != BL_PART_EXPERTS || m->weight[i].layer != (int)layer)
-            continue;
-        const uint64_t *table = bl_weights_table(&e->weights, m, d, i);
-        if (table && table[expert])
-            with++;
-        else
-            without++;
-    }
-    assert_true(!with || !without);
-    return with > 0;
-}
-
-static void each_is_computed_once(const struct bl_engine *e)
-{
-    const struct bl_model *m = e->parts.model;
-
-    for (uint32_t l = 0; l < m->hp.n_layer; l++)
-        for (uint32_t x = 0; m->layer[l].moe && x < m->hp.n_expert; x++) {
-            uint32_t n = 0;
-            for (uint16_t d = 0; d < e->parts.machine.n_devices; d++)
-                n += has(e, d, l, x);
-            assert_int_equal(n, 1);
-        }
-}
-
-/* In slots lies what the file has. */
-static void slots_hold_what_they_say(const struct bl_engine *e)
-{
-    const struct bl_residency *r = &e->residency;
-
-    for (uint32_t s = 0; s < r->experts.n_sets; s++) {
-        const struct bl_expert_set *set = &r->experts.set[s];
-        for (uint32_t i = r->first_part[set->layer]; i < r->first_part[set->layer + 1]; i++) {
-            const struct bl_weight *w = &r->model->weight[r->part[i].weight];
-            const uint64_t *table =
-                bl_weights_table(r->weights, r->model, set->device, r->part[i].weight);
-            /* of halves of a tensor the rows of one */
-            const uint64_t bytes = w->tensor_rows ? w->ne[1] * bl_dtype_row_bytes(w->type, w->ne[0])
-                                                  : bl_weight_expert_stride(w);
-            for (uint32_t k = 0; k < set->n; k++)
-                if (!set->coming[k] && set->expert[k] != BL_NO_EXPERT)
-                    assert_memory_equal((void *)(uintptr_t)table[set->expert[k]],
-                                        (void *)(uintptr_t)r->part[i].home[set->expert[k]], bytes);
-        }
-    }
-}
-
-static void memory_is_as_planned(const struct bl_engine *e)
-{
-    struct bl_memory_line line;
-    bool slots = false;
-
-    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++) {
-        slots |= !strcmp(line.purpose, "slots") && line.planned_bytes > 0;
-        if (strcmp(line.purpose, "host"))
-            assert_int_equal(line.planned_bytes, line.measured_bytes);
-        else
-            assert_true(line.measured_bytes <= line.planned_bytes);
-    }
-    assert_int_equal(slots, bl_plan_has_slots(&e->parts.plan));
-}
-
-static void wait_for_all(struct bl_engine *e)
-{
-    for (uint32_t d = 0; d < e->residency.n_devices; d++)
-        while (e->residency.block[d].n_moving)
-            assert_int_equal(bl_residency_arrive(&e->residency), BL_OK);
-}
-
-/* Tokens one by one and several at a time; by the seed, steps begin before or after experts came.
- */
-static void same_as(struct bl_engine *one, struct bl_engine *e, const char *name, uint64_t *seed)
-{
-    struct bl_session *want, *got;
-    const uint64_t from = *seed;
-
-    assert_int_equal(bl_session_create(&want, one), BL_OK);
-    assert_int_equal(bl_session_create(&got, e), BL_OK);
-    for (uint32_t round = 0; round < 4; round++)
-        for (uint32_t i = 0, n; i < N_PROMPT; i += n) {
-            n = divide_pick(seed, 3) ? 1 : 1 + divide_pick(seed, N_PROMPT - i);
-            assert_int_equal(feed(one, want, &prompt[i], n), BL_OK);
-            assert_int_equal(feed(e, got, &prompt[i], n), BL_OK);
-            const double err = nmse(bl_logits(e, n - 1), bl_logits(one, n - 1), //
-                                    bl_engine_n_vocab(e));
-            if (!(err < 1e-9))
-                fail_msg("%s, seed %llu, token %u: NMSE %.2e", name, (unsigned long long)from,
-                         round * N_PROMPT + i, err);
-            if (divide_pick(seed, 2))
-                wait_for_all(e);
-            each_is_computed_once(e);
-        }
-    wait_for_all(e);
-    slots_hold_what_they_say(e);
-    bl_session_destroy(want);
-    bl_session_destroy(got);
 }
 
 static void slots_are_as_one_device(void **state)
@@ -144,6 +28,7 @@ static void slots_are_as_one_device(void **state)
         each_is_computed_once(e);
         slots_hold_what_they_say(e);
         memory_is_as_planned(e);
+        assert_int_equal(bytes_for_slots(e) > 0, bl_plan_has_slots(&e->parts.plan));
         same_as(one, e, name, &seed);
         memory_is_as_planned(e);
         moves += e->residency.experts.n_moves;
@@ -191,6 +76,47 @@ static void fixed_slots_stay(void **state)
     bl_close(e);
 }
 
+/* What is filled once is placed instead: the host has no copy, nothing is kept in order, and the
+ * experts elsewhere are those that slots would have had. */
+static void fixed_slots_need_no_copies(void **state)
+{
+    (void)state;
+    struct bl_options opt = small();
+    opt.no_mmap = true;
+    for (uint64_t seed = 1; seed < 9; seed++) {
+        const char *name = models[seed % BL_COUNT(models)];
+        uint64_t by = seed;
+        struct bl_engine_parts p[2] = {{0}};
+        struct bl_engine *one = opened(name, &opt), *e[2];
+        struct bl_expert_stats known;
+        for (unsigned i = 0; i < 2; i++) {
+            by = seed;
+            assert_int_equal(slotted_parts(&p[i], path_of(name), &opt, 3, BL_EXPERTS_FIXED, &by),
+                             BL_OK);
+            const uint32_t n = p[i].model->hp.n_expert;
+            assert_int_equal(bl_expert_stats_init(&known, p[i].plan.n_layers, n), BL_OK);
+            for (uint32_t x = 0; seed % 2 && x < known.n_layers * n; x++)
+                known.uses[x] = x * 7919 % 101;
+            p[i].experts = known;
+            if (i)
+                assert_int_equal(bl_plan_fix_slots(&p[i].plan, p[i].model, &known), BL_OK);
+            assert_int_equal(bl_plan_check(&p[i].plan, p[i].model, &p[i].machine), BL_OK);
+            assert_int_equal(bl_engine_create(&e[i], &p[i], &opt), BL_OK);
+            memory_is_as_planned(e[i]);
+        }
+        for (uint32_t l = 0; l < e[0]->parts.plan.n_layers; l++)
+            for (uint32_t x = 0; x < e[0]->parts.model->hp.n_expert; x++)
+                assert_int_equal(has(e[0], 0, l, x), has(e[1], 0, l, x));
+        assert_null(e[1]->residency.block);
+        const bool slots = bl_plan_has_slots(&e[0]->parts.plan);
+        assert_int_equal(e[1]->blocks[0].weights < e[0]->blocks[0].weights, slots);
+        same_as(one, e[1], name, &by);
+        bl_close(one);
+        bl_close(e[0]);
+        bl_close(e[1]);
+    }
+}
+
 static void off_takes_no_memory(void **state)
 {
     (void)state;
@@ -200,6 +126,7 @@ static void off_takes_no_memory(void **state)
                      *e = slotted("mixtral-f32", &opt, 3, BL_EXPERTS_OFF, &seed);
 
     memory_is_as_planned(e);
+    assert_int_equal(bytes_for_slots(e), 0);
     assert_null(e->residency.block);
     same_as(one, e, "mixtral-f32", &seed);
     bl_close(one);
@@ -332,6 +259,12 @@ static void wrong_slots_are_refused(void **state)
     alloc_fail_at(1);
     assert_int_equal(bl_plan_add_slots(&p.plan, 1, 1, 2), BL_ENOMEM);
     assert_true(alloc_fail_stop());
+    p.plan.expert_policy = BL_EXPERTS_FIXED;
+    for (uint32_t n = 1; n < 4; n++) {
+        alloc_fail_at(n);
+        assert_int_equal(bl_plan_fix_slots(&p.plan, p.model, NULL), BL_ENOMEM);
+        assert_true(alloc_fail_stop());
+    }
     p.plan.expert_policy = BL_N_EXPERT_POLICIES;
     assert_int_equal(bl_plan_check(&p.plan, p.model, &p.machine), BL_EINVAL);
     bl_engine_parts_finish(&p);
@@ -342,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_as_one_device),
         cmocka_unit_test(fixed_slots_stay),
+        cmocka_unit_test(fixed_slots_need_no_copies),
         cmocka_unit_test(off_takes_no_memory),
         cmocka_unit_test(moves_are_bounded),
         cmocka_unit_test(uses_are_counted),
