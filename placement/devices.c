@@ -11,10 +11,12 @@
 /* ---- plan ---- */
 
 enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *m,
-                                   const struct bl_machine *machine, const struct bl_options *opt)
+                                   const struct bl_machine *machine, const struct bl_options *opt,
+                                   const struct bl_expert_stats *known)
 {
     const struct bl_search_options so = {.prefill_weight = 0.5,
                                          .depth_tokens = bl_usual_depth(m->opt.ctx_tokens),
+                                         .known = known,
                                          .fixed_ubatch = true};
     struct bl_choice c;
 

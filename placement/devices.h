@@ -18,9 +18,10 @@
 enum bl_status bl_machine_add_devices(struct bl_machine *, const char *list);
 /* Device 0 is simulated as well, in host memory, so that all times are those of one virtual clock. */
 enum bl_status bl_machine_simulate_host(struct bl_machine *);
-/* Like bl_plan_make; with several devices by search. */
+/* Like bl_plan_make; with several devices by search, which goes by what is known of the use of experts, unless that is
+ * NULL. */
 enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *, const struct bl_machine *,
-                                   const struct bl_options *);
+                                   const struct bl_options *, const struct bl_expert_stats *known);
 /* Opens those that the plan uses and device 0. Before anything is laid on it, a pattern goes to every device and back. */
 enum bl_status bl_devices_open(struct bl_engine_parts *, const struct bl_options *);
 

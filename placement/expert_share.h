@@ -15,10 +15,14 @@
 
 /* share: [n_layers][n_devices], filled; of layers without experts 0. */
 void bl_expert_shares(const struct bl_plan *, const struct bl_model *, uint32_t n_devices, double *share);
-/* The hit of every set of slots of the plan. What was used last can only be there if its bytes come over the link as
- * quickly as a step goes by, so decode is simulated for it. */
+/* The hit of every set of slots of the plan, and what feeding them takes of the host's reading. What was used last can
+ * only be there if its bytes come out of the host's memory and over links and hubs as quickly as a step goes by, so decode
+ * is simulated for it. */
 enum bl_status bl_price_slots(struct bl_plan *, const struct bl_model *, const struct bl_machine *,
                               const struct bl_search_options *);
+/* bl_plan_fix_slots, and memory counted anew. */
+enum bl_status bl_fix_slots(struct bl_plan *, const struct bl_model *, const struct bl_machine *,
+                            const struct bl_expert_stats *known);
 /* Bytes of one expert of a layer, in all its tensors. */
 uint64_t bl_expert_bytes(const struct bl_model *, uint32_t layer);
 

@@ -136,6 +136,7 @@ void bl_pricing_init(struct bl_pricing *p, const struct bl_machine_device *d,
         .table = table,
         .gpu = d->kind == BL_KIND_GPU,
         .heads = m->layer[0].n_head,
+        .slowed = d->kind == BL_KIND_CPU ? 1 / (1 - plan->slot_load) : 1,
         .key = {.engine = BL_COST_BALLAST,
                 .backend = (uint8_t)backend_of(d),
                 .kind = (uint8_t)kind,
@@ -376,7 +377,8 @@ double bl_node_ns(const struct bl_pricing *p, const struct bl_graph *g, const st
 {
     bl_work_count(w, g, n, step->n_tok, step->depth_tokens);
     bl_work_share(w, step->share * chunk_share(g, n, step));
-    double ns = bl_work_ns(p, w) + bl_node_fixed_ns(p);
+    const double slowed = w->n_tok <= BL_FEW_TOKENS ? p->slowed : 1;
+    double ns = bl_work_ns(p, w) * slowed + bl_node_fixed_ns(p);
     if (w->index_tok > 0 && w->n_tok <= BL_FEW_TOKENS)
         ns += bl_index_ns(p, w->index_tok) / count_choices(g);
     if (begins_attention(g, n))

@@ -49,6 +49,7 @@ struct bl_pricing {
     struct bl_cost_gpu card;
     struct bl_cost_team few, many; /* threads of steps of few tokens and of many */
     double heads;                  /* of latent attention */
+    double slowed;                 /* steps of few tokens, by what reads beside them; 1: nothing does */
     bool gpu;
 };
 /* How the plan would use the device. table NULL: the committed constants. */

@@ -5,6 +5,7 @@
 #include "cache_type.h"
 #include "devices.h"
 #include "expert_file.h"
+#include "expert_share.h"
 #include "log.h"
 #include "mem.h"
 #include "plan_file.h"
@@ -45,12 +46,19 @@ static enum bl_status open_model(struct bl_engine_parts *p, const char *path,
     BL_TRY(bl_model_choose(&mo, opt));
     BL_TRY(bl_gguf_open(&p->gguf, path));
     BL_TRY(bl_model_open(&p->model, p->gguf, &mo));
+    if (opt->expert_file)
+        BL_TRY(bl_expert_file_load(&p->experts, p->model, opt->expert_file));
     enum bl_status st = bl_vocab_open(&p->vocab, p->gguf);
     if (st == BL_EUNAVAILABLE) {
         bl_warn("%s", bl_error());
         return BL_OK;
     }
     return st;
+}
+
+static const struct bl_expert_stats *known_of(const struct bl_engine_parts *p)
+{
+    return p->experts.uses ? &p->experts : NULL;
 }
 
 static void warn_line(void *arg, const char *text)
@@ -83,6 +91,7 @@ static enum bl_status plan_by_file(struct bl_engine_parts *p, struct bl_plan_fil
 
     BL_TRY(bl_plan_file_apply(&p->plan, file, p->model, &p->machine, filled,
                               file->settings.reserve_bytes));
+    BL_TRY(bl_fix_slots(&p->plan, p->model, &p->machine, known_of(p)));
     /* Threads, kernels and rows of logits that were asked for now change buffers: that is no edit.
      */
     const bool otherwise = asked->threads || asked->threads_prefill || asked->scalar ||
@@ -101,8 +110,8 @@ struct trying {
 static enum bl_status try_cache(void *arg, struct bl_cache_attempt *a)
 {
     const struct trying *t = arg;
-    const enum bl_status st =
-        bl_plan_for_devices(&a->choice.plan, a->model, &t->parts->machine, t->opt);
+    const enum bl_status st = bl_plan_for_devices(&a->choice.plan, a->model, &t->parts->machine,
+                                                  t->opt, known_of(t->parts));
 
     a->outcome.ctx_tokens = a->choice.plan.ctx_tokens;
     return st;
@@ -138,8 +147,10 @@ static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
     if (bl_cache_is_auto(opt))
         BL_TRY(plan_with_cache(p, opt));
     else
-        BL_TRY(bl_plan_for_devices(&p->plan, p->model, &p->machine, opt));
-    return bl_devices_open(p, opt);
+        BL_TRY(bl_plan_for_devices(&p->plan, p->model, &p->machine, opt, known_of(p)));
+    const enum bl_status st = bl_devices_open(p, opt);
+    p->plan.known = NULL; /* parts move */
+    return st;
 }
 
 static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
@@ -166,8 +177,6 @@ enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const stru
         st = open_parts(&p, gguf_path, opt);
     else if (!(st = bl_plan_file_load(&file, opt->plan_file)))
         st = open_by_file(&p, gguf_path, opt, &file);
-    if (!st && opt->expert_file)
-        st = bl_expert_file_load(&p.experts, p.model, opt->expert_file);
     bl_plan_file_finish(&file);
     if (st) {
         bl_engine_parts_finish(&p);

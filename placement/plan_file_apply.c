@@ -282,6 +282,7 @@ static enum bl_status judge(struct bl_choice *c, struct bl_costs *costs,
                             const struct bl_search_options *opt)
 {
     BL_TRY(bl_plan_file_apply(&c->plan, f, m, machine, options, opt->reserve_bytes));
+    BL_TRY(bl_fix_slots(&c->plan, m, machine, opt->known));
     c->plan.known = opt->known;
     BL_TRY(bl_price_slots(&c->plan, m, machine, opt));
     c->asked_ctx_tokens = f->settings.asked_ctx_tokens > c->plan.ctx_tokens
