@@ -76,10 +76,55 @@ static void any_plan_is_as_on_the_cpu(void **state)
     }
 }
 
+static void good(enum bl_status st)
+{
+    if (st)
+        fail_msg("%s", bl_error());
+}
+
+/* A block of the host so large that no driver takes it as one: what lies over the end of a window
+ * comes whole, there and back. */
+static void large_blocks_are_copied_by_windows(void **state)
+{
+    const size_t window = 256u << 20, bytes = 3 * window, n = 1u << 20, at = 2 * window - 12345;
+    const struct bl_device_config config = {.threads = 1};
+    struct bl_device *host, *dev;
+    struct bl_stream *s;
+    struct bl_mem far, near;
+    struct bl_point end;
+
+    (void)state;
+    good(bl_backend_find("cpu")->open(0, &config, &host));
+    good(vulkan_backend()->open(0, &config, &dev));
+    good(host->ops->mem_alloc(host, bytes, true, &far)); /* most of it is never touched */
+    good(dev->ops->mem_alloc(dev, n, false, &near));
+    good(dev->ops->stream_open(dev, &s));
+    unsigned char *from = (unsigned char *)far.host + at,
+                  *to = (unsigned char *)far.host + window - n / 2;
+    for (size_t i = 0; i < n; i++)
+        from[i] = (unsigned char)(i * 2654435761u >> 13);
+    good(dev->ops->copy(s, &near, 0, &far, at, n));
+    good(dev->ops->copy(s, &far, window - n / 2, &near, 0, n));
+    good(dev->ops->signal(s, &end));
+    good(dev->ops->join(end, UINT64_MAX));
+    assert_memory_equal(from, to, n);
+    good(dev->ops->fill(s, &far, window - 8, 0x5a5a5a5a, 16));
+    good(dev->ops->signal(s, &end));
+    good(dev->ops->join(end, UINT64_MAX));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(to[i], i >= n / 2 - 8 && i < n / 2 + 8 ? 0x5a : from[i]);
+    dev->ops->stream_close(s);
+    dev->ops->mem_free(&near);
+    host->ops->mem_free(&far);
+    dev->ops->close(dev);
+    host->ops->close(host);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_are_as_on_the_cpu),
-                                       cmocka_unit_test(any_plan_is_as_on_the_cpu)};
+                                       cmocka_unit_test(any_plan_is_as_on_the_cpu),
+                                       cmocka_unit_test(large_blocks_are_copied_by_windows)};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!vulkan_here())
