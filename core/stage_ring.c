@@ -46,25 +46,52 @@ static bool is_sure(const struct bl_stage *s, uint32_t layer, uint32_t expert)
                                  s->sure_tokens * (double)s->seen[layer];
 }
 
+/* Of those that are sure and in no chunk, the most used; n_experts: there is none. */
+static uint32_t surest(const struct bl_stage *s, const struct bl_sending *of)
+{
+    const size_t first = first_of(s, of->layer);
+    uint32_t best = of->cut.n_experts;
+
+    for (uint32_t e = 0; e < of->cut.n_experts; e++)
+        if (!(s->mark[first + e] & TAKEN) && is_sure(s, of->layer, e) &&
+            is_on_host(s, of->layer, e) &&
+            (best == of->cut.n_experts || s->uses[first + e] > s->uses[first + best]))
+            best = e;
+    return best;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void empty(struct bl_stage *s, uint32_t chunk)
+{
+    struct bl_cargo *c = &s->cargo[chunk];
+    uint8_t *mark = s->mark + first_of(s, sending_of(s, chunk)->layer);
+
+    while (c->n)
+        mark[s->expert[c->first + --c->n]] &= (uint8_t)~TAKEN;
+}
+
 /* Only a full chunk leaves enough room in those behind it, whoever was chosen. */
 static bool fill_ahead(struct bl_stage *s, uint32_t chunk)
 {
     const struct bl_sending *of = sending_of(s, chunk);
     struct bl_cargo *c = &s->cargo[chunk];
-    const uint8_t *mark = s->mark + first_of(s, of->layer);
-    uint32_t n = 0, sure[BL_MOST_CHUNKS * BL_LEAST_CHUNKS];
+    uint32_t *n_filled = &s->n_filled[of - s->program->sending];
 
-    if (s->wasted_bytes * WASTE_SHARE > s->used_bytes || of->cut.n_each > BL_COUNT(sure) ||
-        s->n_filled[of - s->program->sending] != s->program->chunk[chunk].nth)
+    if (s->wasted_bytes * WASTE_SHARE > s->used_bytes || *n_filled != s->program->chunk[chunk].nth)
         return false;
-    for (uint32_t e = 0; e < of->cut.n_experts && n < of->cut.n_each; e++)
-        if (!(mark[e] & TAKEN) && is_sure(s, of->layer, e) && is_on_host(s, of->layer, e))
-            sure[n++] = e;
-    if (n < of->cut.n_each)
+    for (uint32_t e; c->n < of->cut.n_each && (e = surest(s, of)) < of->cut.n_experts;)
+        put(s, chunk, e);
+    if (c->n < of->cut.n_each) {
+        empty(s, chunk);
         return false;
-    for (uint32_t i = 0; i < n; i++)
-        put(s, chunk, sure[i]);
-    s->n_filled[of - s->program->sending]++;
+    }
+    qsort(&s->expert[c->first], c->n, sizeof *s->expert, by_number);
+    ++*n_filled;
     return c->filled = true;
 }
 

@@ -30,6 +30,7 @@ struct sim_device {
 struct sim_stream {
     struct bl_stream base; /* first */
     double free_ns;        /* what it was given is done */
+    double waits_ns;       /* virtual clock: when a wait was enqueued */
     _Atomic double passed_ns[SIGNALS];
 };
 struct bl_segment {
@@ -105,7 +106,10 @@ static enum bl_status admit(struct bl_stream *s, const struct bl_command *c)
     struct sim_device *d = sim_of(s->dev);
     const struct bl_fault *f = &d->fault;
     const bool nth_command = atomic_fetch_add(&d->n_commands, 1) + 1 == f->nth;
+    struct sim_stream *t = (struct sim_stream *)(void *)s;
 
+    if (clock_of(d) && c->kind == BL_COMMAND_WAIT)
+        t->waits_ns = clock_of(d)->now_ns;
     if (c->kind == BL_COMMAND_COPY && atomic_fetch_add(&d->n_copies, 1) + 1 == f->nth &&
         f->kind == BL_FAULT_COPY)
         return bl_fail(BL_EDEVICE, "copy %u failed, as asked for", f->nth);
@@ -199,11 +203,13 @@ static void settle(struct bl_stream *s, const struct bl_command *c, struct bl_la
 {
     struct sim_stream *t = (struct sim_stream *)(void *)s;
     const struct sim_device *d = sim_of(s->dev);
-    const struct bl_virtual_clock *clock = clock_of(d);
+    struct bl_virtual_clock *clock = clock_of(d);
 
     spoil(d, c);
     if (!d->pace)
         return;
+    if (clock && c->kind == BL_COMMAND_WAIT) /* the stream waits, whoever enqueues does not */
+        clock->now_ns = t->waits_ns;
     const double enqueued = clock ? clock->now_ns : (double)c->enqueued_ns;
     struct bl_copy_time at =
         modelled(t, c, fmax(t->free_ns, enqueued), clock ? clock->now_ns : (double)span->end_ns);
