@@ -244,7 +244,7 @@ static struct plan plan_of(const struct bl_cpu_attention_args *a, const struct b
     uint64_t parts = 0;
     for (uint32_t t = 0; t < job->params->n_tok; t++) {
         const struct bl_attend_view v = bl_attend_view_of(a, job->params, t);
-        parts += bl_attend_n_parts(a, v);
+        parts += bl_attend_n_parts(v);
         plan.weight += (uint64_t)(v.n_rows + v.end - v.first) * a->at.n_head;
     }
     plan.together = heads_together(a, parts, job->nth);
@@ -257,7 +257,7 @@ static void enter(const struct bl_cpu_attention_args *a, const struct bl_params 
                   const struct plan *plan, struct unit *u)
 {
     u->view = bl_attend_view_of(a, p, u->t);
-    u->part = bl_attend_part_of(a, u->view, u->i);
+    u->part = bl_attend_part_of(u->view, u->i);
     u->heads = block_of(a, plan->together, u->block);
 }
 
@@ -268,7 +268,7 @@ static bool next_unit(const struct bl_cpu_attention_args *a, const struct bl_par
     u->before += (uint64_t)u->part.n * (u->heads.end - u->heads.first);
     if (++u->block == plan->blocks) {
         u->block = 0;
-        if (++u->i == bl_attend_n_parts(a, u->view)) {
+        if (++u->i == bl_attend_n_parts(u->view)) {
             u->i = 0;
             if (++u->t == p->n_tok)
                 return false;
@@ -341,7 +341,7 @@ void bl_cpu_attend_merge(const void *args, const struct bl_cpu_job *job)
     const uint32_t dv = a->at.dv;
     const struct bl_cpu_range own = bl_cpu_rows(job, BL_CPU_TOKENS);
     for (uint32_t t = own.first; t < own.end; t++) {
-        const uint32_t n = bl_attend_n_parts(a, bl_attend_view_of(a, job->params, t));
+        const uint32_t n = bl_attend_n_parts(bl_attend_view_of(a, job->params, t));
         for (uint32_t head = 0; head < a->at.n_head; head++) {
             const float *p = partial_of(a, t, head, 0);
             float *y = out_of(a, t, head);
@@ -420,14 +420,14 @@ static void run_block(const struct bl_cpu_attention_args *a, const struct bl_cpu
                       const struct block *b)
 {
     const struct bl_attend_view all = bl_attend_view_of_all(a, job->params, b->t0, b->t1);
-    const uint32_t n = bl_attend_n_parts(a, all);
+    const uint32_t n = bl_attend_n_parts(all);
     struct work w = work_of(a, job->ith);
-    struct bl_attend_part part = bl_attend_part_of(a, all, 0);
+    struct bl_attend_part part = bl_attend_part_of(all, 0);
     if (is_shared(a, b, part))
         find_rows(a, b->heads.kv, all, part, &w.rows[0]);
     for (uint32_t i = 0; i < n; i++) {
         const struct bl_attend_part next =
-            i + 1 < n ? bl_attend_part_of(a, all, i + 1) : (struct bl_attend_part){0};
+            i + 1 < n ? bl_attend_part_of(all, i + 1) : (struct bl_attend_part){0};
         const bool ahead = is_shared(a, b, next);
         if (ahead)
             find_rows(a, b->heads.kv, all, next, &w.rows[1]);

@@ -57,7 +57,7 @@ static void run_part(const struct bl_cpu_attention_args *a, const struct bl_cpu_
                      struct bl_attend_work *w, const struct bl_attend_unit *u, uint32_t part,
                      struct bl_attend_source *after)
 {
-    struct bl_attend_source s = bl_attend_source_of(a, u, part);
+    struct bl_attend_source s = bl_attend_source_of(u, part);
     limit_rows(a, job->params, w, u, s.part);
     s.part.n -= w->keys[0].end - w->keys[0].first;
     s.part.first += w->keys[0].end - w->keys[0].first;
@@ -94,14 +94,14 @@ static float share_of(const struct bl_cpu_attention_args *a, const struct bl_til
 static void run_unit(const struct bl_cpu_attention_args *a, const struct bl_cpu_job *job,
                      struct bl_attend_work *w, const struct bl_attend_unit *u)
 {
-    const uint32_t n = bl_attend_n_parts(a, u->all), width = bl_tile_padded(a->at.dv);
-    struct bl_attend_source s = bl_attend_source_of(a, u, 0);
+    const uint32_t n = bl_attend_n_parts(u->all), width = bl_tile_padded(a->at.dv);
+    struct bl_attend_source s = bl_attend_source_of(u, 0);
     begin(a, job->kernels, w, u);
     bl_attend_find_keys(a, &s, &w->keys[0]);
     for (uint32_t i = 0; i < n; i++) {
         struct bl_attend_source after = {0};
         if (i + 1 < n)
-            after = bl_attend_source_of(a, u, i + 1);
+            after = bl_attend_source_of(u, i + 1);
         run_part(a, job, w, u, i, &after);
     }
     for (uint32_t row = 0; row < bl_attend_rows_of(u); row++) {
@@ -139,23 +139,22 @@ static float *partial_of(const struct bl_cpu_attention_args *a, uint32_t t, uint
 }
 
 /* Parts of a unit are counted over what its tokens see together; a token counts its own. */
-static uint32_t own_part(const struct bl_cpu_attention_args *a, struct bl_attend_view v,
-                         struct bl_attend_part part)
+static uint32_t own_part(struct bl_attend_view v, struct bl_attend_part part)
 {
-    const uint32_t split = part.first / a->split;
-    return part.groups ? split : bl_attend_row_parts(a, v) + split - v.first / a->split;
+    const uint32_t split = part.first / v.split;
+    return part.groups ? split : bl_attend_row_parts(v) + split - v.first / v.split;
 }
 
 static void keep_part(const struct bl_cpu_attention_args *a, const struct bl_params *p,
                       const struct bl_attend_work *w, const struct bl_attend_unit *u)
 {
     const uint32_t dv = a->at.dv, width = bl_tile_padded(dv);
-    const struct bl_attend_part part = bl_attend_part_of(a, u->all, u->part);
+    const struct bl_attend_part part = bl_attend_part_of(u->all, u->part);
     for (uint32_t row = 0; row < bl_attend_rows_of(u); row++) {
         const uint32_t t = u->t0 + row / u->n_heads, head = u->head + row % u->n_heads;
         if (!sees_any(w, row))
             continue;
-        float *to = partial_of(a, t, head, own_part(a, bl_attend_view_of(a, p, t), part));
+        float *to = partial_of(a, t, head, own_part(bl_attend_view_of(a, p, t), part));
         const struct bl_tile *tile = &w->tile[row / BL_TILE_ROWS];
         memcpy(to, w->acc + (size_t)row * width, dv * sizeof *to);
         to[dv] = tile->max[row % BL_TILE_ROWS];
@@ -192,7 +191,7 @@ static void end_unit(const struct bl_cpu_attention_args *a, const struct bl_cpu_
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) + 1 < u->n_same)
         return;
     for (uint32_t t = u->t0; t < u->t1; t++) {
-        const uint32_t n = bl_attend_n_parts(a, bl_attend_view_of(a, job->params, t));
+        const uint32_t n = bl_attend_n_parts(bl_attend_view_of(a, job->params, t));
         for (uint32_t i = 0; i < a->group; i++)
             merge_parts(a, job->kernels, t, u->kv * a->group + i, n);
     }
@@ -208,14 +207,14 @@ void bl_cpu_tile_few(const void *args, const struct bl_cpu_job *job)
     bool more = bl_attend_next_unit(a, job->params, &walk, &u);
     struct bl_attend_source s = {0};
     if (more) {
-        s = bl_attend_source_of(a, &u, u.part);
+        s = bl_attend_source_of(&u, u.part);
         bl_attend_find_keys(a, &s, &w.keys[0]);
     }
     for (; more; u = next) {
         struct bl_attend_source after = {0};
         more = bl_attend_next_unit(a, job->params, &walk, &next);
         if (more)
-            after = bl_attend_source_of(a, &next, next.part);
+            after = bl_attend_source_of(&next, next.part);
         begin(a, job->kernels, &w, &u);
         run_part(a, job, &w, &u, u.part, &after);
         keep_part(a, job->params, &w, &u);

@@ -65,6 +65,7 @@ static inline uint32_t bl_attend_rows_of(const struct bl_attend_unit *u)
 
 struct bl_attend_plan {
     uint32_t tokens, heads, subsets; /* of a unit; units of one key head */
+    uint32_t together;               /* units that a thread takes at once */
     bool few;
 };
 
@@ -73,10 +74,11 @@ struct bl_attend_walk {
     struct bl_attend_plan plan;
     uint32_t t0, t1, parts, n_blocks;
     uint64_t before, units; /* of later blocks, of this one */
+    uint32_t next, left;    /* units taken and not yet run: the first, how many */
     struct bl_attend_view all;
 };
 struct bl_attend_walk bl_attend_walk_of(const struct bl_cpu_attention_args *, const struct bl_cpu_job *, bool few);
-/* Units are taken one by one as threads come for them; results do not depend on who takes which. */
+/* Units are taken as threads come for them; results do not depend on who takes which. */
 bool bl_attend_next_unit(const struct bl_cpu_attention_args *, const struct bl_params *, struct bl_attend_walk *,
                          struct bl_attend_unit *);
 
@@ -88,8 +90,7 @@ struct bl_attend_source {
     struct bl_attend_view view;
     struct bl_attend_part part;
 };
-struct bl_attend_source bl_attend_source_of(const struct bl_cpu_attention_args *, const struct bl_attend_unit *,
-                                            uint32_t part);
+struct bl_attend_source bl_attend_source_of(const struct bl_attend_unit *, uint32_t part);
 /* Finds the first keys of the source, whose lanes are their places modulo 64 whatever comes before or after, and takes
  * them from it. Lanes outside get the nearest row. */
 void bl_attend_find_keys(const struct bl_cpu_attention_args *, struct bl_attend_source *, struct bl_attend_keys *);

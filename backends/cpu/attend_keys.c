@@ -2,10 +2,9 @@
 /* Attention by tiles: which keys come next, and their cache lines. */
 #include "attend_block.h"
 
-struct bl_attend_source bl_attend_source_of(const struct bl_cpu_attention_args *a,
-                                            const struct bl_attend_unit *u, uint32_t part)
+struct bl_attend_source bl_attend_source_of(const struct bl_attend_unit *u, uint32_t part)
 {
-    return (struct bl_attend_source){u->kv, u->all, bl_attend_part_of(a, u->all, part)};
+    return (struct bl_attend_source){u->kv, u->all, bl_attend_part_of(u->all, part)};
 }
 
 void bl_attend_find_keys(const struct bl_cpu_attention_args *a, struct bl_attend_source *s,

@@ -5,7 +5,9 @@
 enum {
     MOST_ROWS = 512,      /* queries of a unit: they pay for decoding keys and values */
     QUERY_BYTES = 640000, /* of queries and sums: they stay in a second-level cache of 1 MiB */
-    UNITS = 4             /* for each thread at least, so that their ends do not show */
+    UNITS = 4,            /* for each thread at least, so that their ends do not show */
+    TAKES = 16,           /* the same, of units taken together */
+    MOST_TOGETHER = 8
 };
 
 /* ---- a thread's tools ---- */
@@ -76,11 +78,20 @@ struct bl_attend_work bl_attend_work_of(const struct bl_cpu_attention_args *a, u
 
 /* ---- units ---- */
 
-static uint32_t start_of_run(const struct bl_params *p, uint32_t end, uint32_t most)
+/* Of few tokens those of a unit are cut at the same places. */
+static bool goes_together(const struct bl_cpu_attention_args *a, const struct bl_params *p,
+                          bool few, uint32_t t)
 {
     const uint32_t *seq = BL_PARAMS_ARRAY(const uint32_t, p, p->seq_off);
+    return seq[t - 1] == seq[t] &&
+           (!few || bl_attend_view_of(a, p, t - 1).split == bl_attend_view_of(a, p, t).split);
+}
+
+static uint32_t start_of_run(const struct bl_cpu_attention_args *a, const struct bl_params *p,
+                             const struct bl_attend_plan *plan, uint32_t end)
+{
     uint32_t t = end - 1;
-    while (t > 0 && end - t < most && seq[t - 1] == seq[t])
+    while (t > 0 && end - t < plan->tokens && goes_together(a, p, plan->few, t))
         t--;
     return t;
 }
@@ -95,9 +106,9 @@ static bool next_block(const struct bl_cpu_attention_args *a, const struct bl_pa
         return false;
     w->n_blocks++;
     w->t1 = w->t0;
-    w->t0 = start_of_run(p, w->t1, w->plan.tokens);
+    w->t0 = start_of_run(a, p, &w->plan, w->t1);
     w->all = bl_attend_view_of_all(a, p, w->t0, w->t1);
-    w->parts = w->plan.few ? bl_attend_n_parts(a, w->all) : 1;
+    w->parts = w->plan.few ? bl_attend_n_parts(w->all) : 1;
     w->units = (uint64_t)w->parts * a->at.n_head_kv * w->plan.subsets;
     return true;
 }
@@ -138,20 +149,32 @@ static uint64_t count_units(const struct bl_cpu_attention_args *a, const struct 
     return w.before;
 }
 
+/* Units of one part lie side by side in the cache: one thread takes some, or what hardware brings
+ * near beyond the rows of a head would be another thread's. */
+static void take_together(struct bl_attend_plan *plan, uint64_t n_units, uint32_t nth)
+{
+    plan->together = 1;
+    while (plan->few && plan->together < MOST_TOGETHER &&
+           n_units >= (uint64_t)2 * plan->together * TAKES * nth)
+        plan->together *= 2;
+}
+
 /* Large units decode keys for many queries; small ones keep all threads at work. */
 static struct bl_attend_plan plan_of(const struct bl_cpu_attention_args *a,
                                      const struct bl_cpu_job *job, bool few)
 {
     struct bl_attend_plan plan = {.few = few};
+    uint64_t n;
     take_heads(a, &plan, a->tile_rows);
     plan.tokens = a->chosen ? 1 : a->tile_rows / plan.heads;
-    while (count_units(a, job->params, &plan) < (uint64_t)UNITS * job->nth)
+    while ((n = count_units(a, job->params, &plan)) < (uint64_t)UNITS * job->nth)
         if (plan.tokens > 1)
             plan.tokens = (plan.tokens + 1) / 2;
         else if (plan.heads > BL_TILE_ROWS)
             take_heads(a, &plan, plan.heads / 2);
         else
             break;
+    take_together(&plan, n, job->nth);
     return plan;
 }
 
@@ -164,6 +187,13 @@ struct bl_attend_walk bl_attend_walk_of(const struct bl_cpu_attention_args *a,
 bool bl_attend_next_unit(const struct bl_cpu_attention_args *a, const struct bl_params *p,
                          struct bl_attend_walk *w, struct bl_attend_unit *u)
 {
-    uint32_t i;
-    return bl_cpu_claim(a->counter, UINT32_MAX, &i) && locate(a, p, w, i, u);
+    const uint32_t together = w->plan.together;
+    if (!w->left) {
+        if (!bl_cpu_claim(a->counter, UINT32_MAX / together, &w->next))
+            return false;
+        w->next *= together;
+        w->left = together;
+    }
+    w->left--;
+    return locate(a, p, w, w->next++, u);
 }

@@ -2,7 +2,8 @@
 /* attend_rows.h — what a token sees of the cache, cut at fixed places; private to the steps of attention.
  *
  * Purpose   a token sees rows of whole groups of tokens, then rows of single tokens. Both are cut into splits at multiples
- *           of `split`, whatever else is in the batch; a part is what lies in one split.
+ *           of `split`, whatever else is in the batch; a part is what lies in one split. A token that sees much has
+ *           larger ones, since every part costs a merge.
  * Ownership none.
  * Units     rows; positions of a sequence.
  * Errors    none.
@@ -16,8 +17,17 @@
 struct bl_attend_view {
     uint32_t slot, first, end; /* positions [first, end) */
     uint32_t n_rows;           /* of groups */
+    uint32_t split;            /* where both are cut */
     const int32_t *chosen;     /* [n_rows], NULL: all from the first */
 };
+
+static inline uint32_t bl_attend_split_of(const struct bl_cpu_attention_args *a, uint32_t n)
+{
+    uint64_t split = a->split;
+    while (n > split * a->most_parts)
+        split *= 2;
+    return (uint32_t)split;
+}
 
 static inline struct bl_attend_view bl_attend_view_of(const struct bl_cpu_attention_args *a, const struct bl_params *p,
                                                       uint32_t t)
@@ -35,10 +45,11 @@ static inline struct bl_attend_view bl_attend_view_of(const struct bl_cpu_attent
         v.chosen = a->chosen + (size_t)t * a->n_chosen;
         v.n_rows = v.n_rows < a->n_chosen ? v.n_rows : a->n_chosen;
     }
+    v.split = bl_attend_split_of(a, v.n_rows > v.end - v.first ? v.n_rows : v.end - v.first);
     return v;
 }
 
-/* What tokens [t0, t1) of one sequence see together. */
+/* What tokens [t0, t1) of one sequence see together; it is cut as the first one's is. */
 static inline struct bl_attend_view bl_attend_view_of_all(const struct bl_cpu_attention_args *a,
                                                           const struct bl_params *p, uint32_t t0, uint32_t t1)
 {
@@ -68,22 +79,21 @@ static inline struct bl_attend_part bl_attend_meet(struct bl_attend_view v, stru
     return p;
 }
 
-static inline uint32_t bl_attend_row_parts(const struct bl_cpu_attention_args *a, struct bl_attend_view v)
+static inline uint32_t bl_attend_row_parts(struct bl_attend_view v)
 {
-    return (v.n_rows + a->split - 1) / a->split;
+    return (v.n_rows + v.split - 1) / v.split;
 }
 
-static inline uint32_t bl_attend_n_parts(const struct bl_cpu_attention_args *a, struct bl_attend_view v)
+static inline uint32_t bl_attend_n_parts(struct bl_attend_view v)
 {
-    return bl_attend_row_parts(a, v) + (v.end - 1) / a->split - v.first / a->split + 1;
+    return bl_attend_row_parts(v) + (v.end - 1) / v.split - v.first / v.split + 1;
 }
 
-static inline struct bl_attend_part bl_attend_part_of(const struct bl_cpu_attention_args *a, struct bl_attend_view v,
-                                                      uint32_t i)
+static inline struct bl_attend_part bl_attend_part_of(struct bl_attend_view v, uint32_t i)
 {
-    const uint32_t before = bl_attend_row_parts(a, v);
-    const uint32_t split = i < before ? i : v.first / a->split + i - before;
-    return bl_attend_meet(v, (struct bl_attend_part){i < before, split * a->split, a->split});
+    const uint32_t before = bl_attend_row_parts(v);
+    const uint32_t split = i < before ? i : v.first / v.split + i - before;
+    return bl_attend_meet(v, (struct bl_attend_part){i < before, split * v.split, v.split});
 }
 
 /* Offsets of the rows of a part from the first head's; a key row and its value row may differ in length. */

@@ -7,6 +7,7 @@ enum {
     LEAST_SPLIT = 128,      /* keys and values of one head stay in the first-level caches */
     LEAST_TILE_SPLIT = 256, /* merging is a small part of the work */
     MOST_SPLITS = 64,
+    MOST_TILE_SPLITS = 24, /* enough for many threads */
     /* of a key head whose rows are read where they lie: with more, copies pay, sooner in pairs */
     MOST_HEADS = 16,
     MOST_HEADS_PAIRS = 8
@@ -16,9 +17,10 @@ enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 /* ---- sizes ---- */
 
 struct sizes {
-    uint32_t split, n_splits; /* keys of a split; most splits that a token sees */
-    uint32_t tile_rows;       /* 0: single queries */
-    uint64_t work, partial;   /* bytes of a thread, of a token */
+    uint32_t split, most_parts; /* as the arguments' */
+    uint32_t n_splits;          /* most that a token sees */
+    uint32_t tile_rows;         /* 0: single queries */
+    uint64_t work, partial;     /* bytes of a thread, of a token */
 };
 
 static uint64_t partial_floats(const struct bl_attention_attr *at)
@@ -35,18 +37,28 @@ static uint32_t most_group_rows(const struct bl_graph *g, const struct bl_node *
     return chosen ? g->vals[chosen].ne[0] : g->vals[bl_node_src(g, n, ROWS)].ne[1];
 }
 
+/* Most parts of n rows in splits that double where there would be more than `most`. */
+static uint64_t parts_of(uint32_t n, const struct sizes *s)
+{
+    const uint64_t parts = ((uint64_t)n + s->split - 1) / s->split;
+    return parts < s->most_parts ? parts : s->most_parts;
+}
+
 static struct sizes sizes_of(const struct bl_caps *caps, const struct bl_graph *g,
                              const struct bl_node *n)
 {
     const struct bl_attention_attr *at = bl_node_attr(g, n); /* ATTENTION_GROUPS begins with it */
     const uint32_t rows = g->vals[bl_node_src(g, n, K)].ne[1], groups = most_group_rows(g, n);
     const uint64_t most = rows > groups ? rows : groups;
-    struct sizes s = {.split = caps->exact ? LEAST_SPLIT : LEAST_TILE_SPLIT};
-    while ((uint64_t)s.split * MOST_SPLITS < most)
-        s.split *= 2;
+    struct sizes s = {.split = LEAST_TILE_SPLIT, .most_parts = MOST_TILE_SPLITS};
+    if (caps->exact) {
+        s.split = LEAST_SPLIT;
+        s.most_parts = UINT32_MAX;
+        while ((uint64_t)s.split * MOST_SPLITS < most)
+            s.split *= 2;
+    }
     /* A window may begin inside a split: one more. */
-    s.n_splits = (uint32_t)(((uint64_t)rows + s.split - 1) / s.split + 1 +
-                            ((uint64_t)groups + s.split - 1) / s.split);
+    s.n_splits = (uint32_t)(parts_of(rows, &s) + 1 + parts_of(groups, &s));
     if (!caps->exact)
         s.tile_rows = bl_cpu_tile_rows(at, g->vals[bl_node_src(g, n, Q)].ne[1]);
     s.work = caps->exact ? bl_cpu_attend_work_bytes(s.split, at->dv)
@@ -111,6 +123,7 @@ static void fill_args(struct bl_cpu_builder *b, struct bl_cpu_attention_args *a,
     }
     a->rows_per_seq = k->ne[1];
     a->split = s->split;
+    a->most_parts = s->most_parts;
     a->tile_rows = s->tile_rows;
     a->n_splits = s->n_splits;
     a->partial_floats = (uint32_t)partial_floats(&a->at);

@@ -41,7 +41,8 @@ struct bl_cpu_attention_args {
     size_t k_row_bytes, v_row_bytes, k_head_bytes, v_head_bytes;
     struct bl_attention_attr at;
     uint32_t group; /* query heads of one key head */
-    uint32_t rows_per_seq, split;
+    uint32_t rows_per_seq;
+    uint32_t split, most_parts; /* splits double until a token has no more parts of one kind */
     uint32_t tile_rows; /* queries that a thread has room for */
     uint32_t group_tokens, group_rows, n_chosen; /* group_rows: per sequence */
     uint8_t *work;                               /* every thread's own */

@@ -137,6 +137,7 @@ static void make_rig(struct context *c, const struct attention_shape *s, struct 
     a->partial_floats = (uint32_t)bl_align_up(s->dv + 2, 16);
     a->tile_rows = bl_cpu_tile_rows(&a->at, s->n_tok);
     a->split = 256;
+    a->most_parts = 24;
     a->work_bytes = (size_t)bl_cpu_tile_work_bytes(&a->at, a->tile_rows);
     a->work = r->work = room(a->work_bytes);
     a->partial = r->partial =

@@ -137,6 +137,7 @@ static const struct attention_case cases[] = {
     {"split ends", {2, 2, 8, 8, 0, 0.3f}, BL_F32, BL_F32, 256, 1, 1, 127, 1, false, false},
     {"next split", {2, 2, 8, 8, 0, 0.3f}, BL_F32, BL_F32, 256, 1, 1, 128, 1, false, false},
     {"long context", {2, 1, 8, 16, 0, 0.3f}, BL_F16, BL_F16, 9000, 2, 2, 8500, 1, false, false},
+    {"longer splits", {4, 2, 8, 16, 0, 0.3f}, BL_F16, BL_F16, 6200, 4, 4, 6142, 1, true, false},
     {"window", {4, 2, 32, 32, 50, 0.2f}, BL_F16, BL_F16, 60, 1, 1, 133, 1, false, false},
     {"window of one", {2, 2, 8, 8, 1, 0.2f}, BL_F32, BL_F32, 17, 17, 17, 300, 1, false, false},
     {"window, first", {2, 1, 8, 8, 20, 0.2f}, BL_F32, BL_F32, 60, 17, 20, 0, 1, false, false},
@@ -173,17 +174,17 @@ static void attention(void **state)
 }
 
 /* 40 tokens in pieces of n, each of which sees the whole cache. */
-static void in_pieces(bool exact, uint32_t mask, uint32_t n, float *out)
+static void in_pieces(bool exact, uint32_t mask, uint32_t first, uint32_t n, float *out)
 {
     const struct attention_case all = {
-        "all", {6, 2, 32, 32, 0, 0.3f}, BL_F16, BL_F16, 400, 40, 40, 110, 1, true, false};
+        "all", {6, 2, 32, 32, 0, 0.3f}, BL_F16, BL_F16, first + 290, 40, 40, first, 1, true, false};
     struct rig many, one;
     rig_open(&many, &(struct rig_config){3, mask, exact});
     make_attention(&many, &all);
     for (uint32_t t = 0; t < 40; t += n) {
         struct attention_case part = all;
         part.n_tok = part.bound = n;
-        part.first = 110 + t;
+        part.first = first + t;
         rig_open(&one, &(struct rig_config){1 + t % 3, mask, exact});
         make_attention(&one, &part);
         for (unsigned i = 1; i < 4; i++)
@@ -200,14 +201,14 @@ static void in_pieces(bool exact, uint32_t mask, uint32_t n, float *out)
 
 /* A token of a batch gives the bits that it gives in a batch cut elsewhere; few tokens, for which
  * other kernels are best, the same but for rounding, and the same bits among them. */
-static void check_pieces(bool exact, uint32_t mask, double error)
+static void check_pieces(bool exact, uint32_t mask, uint32_t first, double error)
 {
     static float whole[40 * 6 * 32], part[40 * 6 * 32], few[40 * 6 * 32];
-    in_pieces(exact, mask, 40, whole);
-    in_pieces(exact, mask, 8, part);
+    in_pieces(exact, mask, first, 40, whole);
+    in_pieces(exact, mask, first, 8, part);
     assert_memory_equal(part, whole, sizeof whole);
-    in_pieces(exact, mask, 4, few);
-    in_pieces(exact, mask, 1, part);
+    in_pieces(exact, mask, first, 4, few);
+    in_pieces(exact, mask, first, 1, part);
     assert_memory_equal(part, few, sizeof few);
     for (uint32_t i = 0; i < 40 * 6 * 32; i++)
         rig_near(few[i], (double)whole[i], error, "few", i);
@@ -217,12 +218,16 @@ static void batches_do_not_matter(void **state)
 {
     struct rig r;
     (void)state;
-    check_pieces(true, 0, 0);
-    check_pieces(false, UINT32_MAX & ~(uint32_t)BL_CPU_BF16, 1e-6);
+    /* Of the later tokens, those from 6,144 on are cut into longer splits. */
+    for (uint32_t first = 110; first <= 6130; first += 6020) {
+        check_pieces(true, 0, first, 0);
+        check_pieces(false, UINT32_MAX & ~(uint32_t)BL_CPU_BF16, first, 1e-6);
+    }
     rig_open(&r, &(struct rig_config){1, UINT32_MAX, false});
     const double error = rig_attention_error(&r, 40, 3, 1e-6);
     rig_close(&r);
-    check_pieces(false, UINT32_MAX, error);
+    check_pieces(false, UINT32_MAX, 110, error);
+    check_pieces(false, UINT32_MAX, 6130, error);
 }
 
 /* A row of K or V as it is after an overflow. */
