@@ -108,9 +108,10 @@ void bl_engine_parts_finish(struct bl_engine_parts *p)
     *p = (struct bl_engine_parts){0};
 }
 
+/* The host's last: streams of others may still be waiting for it. */
 static void close_streams(struct bl_engine *e)
 {
-    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++)
+    for (uint32_t d = e->parts.machine.n_devices; e->place && d-- > 0;)
         if (e->place[d].stream)
             e->place[d].dev->ops->stream_close(e->place[d].stream);
 }

@@ -181,21 +181,42 @@ enum bl_status bl_session_fork(struct bl_session **out, const struct bl_session 
 struct walk {
     const struct bl_session *s;
     struct bl_mem piece; /* host memory */
+    struct bl_place
+        *place; /* [n_devices] with streams of its own, as they outlive no host memory */
     uint64_t hash;
 };
 typedef enum bl_status piece_fn(struct walk *, void *arg, const struct run *piece);
+
+static void walk_close(struct walk *w)
+{
+    for (uint32_t d = 0; w->place && d < w->s->engine->parts.machine.n_devices; d++)
+        if (w->place[d].stream)
+            w->place[d].dev->ops->stream_close(w->place[d].stream);
+    free(w->place);
+    if (w->piece.dev)
+        w->piece.dev->ops->mem_free(&w->piece);
+}
 
 static enum bl_status walk_open(struct walk *w, const struct bl_session *s)
 {
     struct bl_device *host = s->engine->parts.device[0];
     *w = (struct walk){.s = s};
-    return host->ops->mem_alloc(host, PIECE_BYTES, true, &w->piece);
+    w->place = bl_calloc(s->engine->parts.machine.n_devices, sizeof *w->place);
+    if (!w->place)
+        return bl_fail(BL_ENOMEM, "out of memory for a saved session");
+    const enum bl_status st = host->ops->mem_alloc(host, PIECE_BYTES, true, &w->piece);
+    if (st)
+        walk_close(w);
+    return st;
 }
 
-static void walk_close(struct walk *w)
+static enum bl_status walk_place(struct walk *w, uint32_t d, struct bl_place **out)
 {
-    if (w->piece.dev)
-        w->piece.dev->ops->mem_free(&w->piece);
+    struct bl_place *p = *out = &w->place[d];
+    if (p->stream)
+        return BL_OK;
+    p->dev = w->s->engine->place[d].dev;
+    return p->dev->ops->stream_open(p->dev, &p->stream);
 }
 
 static enum bl_status walk_pieces(struct walk *w, piece_fn *fn, void *arg)
@@ -241,7 +262,8 @@ static struct header header_of(const struct bl_session *s)
 static enum bl_status save_piece(struct walk *w, void *arg, const struct run *piece)
 {
     struct bl_engine *e = w->s->engine;
-    struct bl_place *p = &e->place[piece->device];
+    struct bl_place *p;
+    BL_TRY(walk_place(w, piece->device, &p));
     BL_TRY(p->dev->ops->copy(p->stream, &w->piece, 0, &e->state_mem[piece->device],
                              (size_t)piece->off, (size_t)piece->bytes));
     BL_TRY(join(p));
@@ -357,7 +379,8 @@ static enum bl_status read_piece(struct walk *w, void *arg, const struct run *pi
 static enum bl_status load_piece(struct walk *w, void *arg, const struct run *piece)
 {
     struct bl_engine *e = w->s->engine;
-    struct bl_place *p = &e->place[piece->device];
+    struct bl_place *p;
+    BL_TRY(walk_place(w, piece->device, &p));
     BL_TRY(read_piece(w, arg, piece));
     BL_TRY(p->dev->ops->copy(p->stream, &e->state_mem[piece->device], (size_t)piece->off, &w->piece,
                              0, (size_t)piece->bytes));
