@@ -53,8 +53,9 @@ struct bl_bound {
     const uint64_t *src, *dst;
 };
 
-/* copy: one side belongs to the stream's device; the other does too, or is host visible. Anything else is lowered to
- * two copies through host memory. */
+/* copy: one side belongs to the stream's device; the other does too, or is host visible, or on a device that it reaches.
+ * Anything else is lowered to two copies through host memory. Host memory that a stream has copied with stays until the
+ * stream is closed: drivers hold it down. */
 struct bl_device_ops {
     void (*close)(struct bl_device *);
     /* memory */
@@ -64,6 +65,7 @@ struct bl_device_ops {
     /* streams: one producer, values count up from 1 */
     enum bl_status (*stream_open)(struct bl_device *, struct bl_stream **out);
     void (*stream_close)(struct bl_stream *);
+    bool (*reaches)(struct bl_device *, struct bl_device *other); /* without the host; may be NULL: none */
     enum bl_status (*copy)(struct bl_stream *, const struct bl_mem *dst, size_t dst_off, const struct bl_mem *src,
                            size_t src_off, size_t bytes);
     enum bl_status (*fill)(struct bl_stream *, const struct bl_mem *dst, size_t off, uint32_t word, size_t bytes);
@@ -137,12 +139,19 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint16_t number;         /* in the machine: how devices tell each other apart */
     const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
 };
+struct bl_device_facts {     /* before it is opened */
+    char id[32];             /* stays when others come and go, the same to all backends: "pci-0000:01:00.0"; empty: not known */
+    char name[64];           /* for people */
+    uint64_t mem_bytes, free_bytes;
+    bool integrated;         /* its memory is the host's */
+};
 struct bl_backend {
     const char *name;                              /* "cpu" */
     enum bl_status (*count)(uint32_t *n);          /* BL_EUNAVAILABLE: no driver here; not an error */
     /* Pure: caps that open would give for this configuration. */
     enum bl_status (*caps)(uint32_t index, const struct bl_device_config *, struct bl_caps *out);
     enum bl_status (*open)(uint32_t index, const struct bl_device_config *, struct bl_device **out);
+    enum bl_status (*facts)(uint32_t index, struct bl_device_facts *out); /* may be NULL */
     /* pure functions of caps */
     bool (*supports)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
     uint64_t (*scratch_bytes)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);

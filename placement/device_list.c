@@ -126,27 +126,74 @@ static void fill_figures(struct bl_machine_device *d)
     d->launch_ns = 5000;
 }
 
+/* Kernels, graphs and what drivers take besides what is asked for. */
+static uint64_t usable_of(const struct bl_device_facts *f)
+{
+    const uint64_t least = UINT64_C(256) << 20, share = f->mem_bytes / 32;
+    const uint64_t reserve = share > least ? share : least;
+
+    return f->free_bytes > 2 * reserve ? f->free_bytes - reserve : f->free_bytes / 2;
+}
+
+static enum bl_status fill_simulated(struct bl_machine_device *d, const struct item *it)
+{
+    double bytes = 8 * 0x1p30;
+
+    snprintf(d->name, sizeof d->name, "simulated");
+    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
+    d->mem_bytes = d->usable_bytes = (uint64_t)bytes;
+    return read_fault(it, &d->fault);
+}
+
+static enum bl_status fill_real(struct bl_machine_device *d, const struct item *it)
+{
+    struct bl_device_facts f = {.id = ""};
+    double bytes;
+
+    if (it->fault)
+        return bl_fail(BL_EINVAL, "--devices: '%s': only simulated devices fail when asked to",
+                       it->shown);
+    if (!it->memory && !it->backend->facts)
+        return bl_fail(BL_EINVAL,
+                       "--devices: '%s': say how much of its memory may be used, as in "
+                       "vulkan0:4GiB",
+                       it->shown);
+    if (it->backend->facts)
+        BL_TRY(it->backend->facts(it->index, &f));
+    bytes = (double)usable_of(&f);
+    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
+    snprintf(d->name, sizeof d->name, "%s", *f.name ? f.name : d->id);
+    if (*f.id)
+        snprintf(d->id, sizeof d->id, "%s", f.id);
+    d->usable_bytes = (uint64_t)bytes;
+    d->mem_bytes = f.mem_bytes > d->usable_bytes ? f.mem_bytes : d->usable_bytes;
+    d->integrated = f.integrated;
+    return BL_OK;
+}
+
 static enum bl_status fill_card(struct bl_machine_device *d, const struct item *it,
                                 const struct bl_machine_device *host)
 {
     const bool simulated = !strcmp(it->backend->name, "sim");
-    double bytes = 8 * 0x1p30;
 
-    if (!simulated && (it->fault || !it->memory))
-        return bl_fail(BL_EINVAL, "--devices: '%s': %s", it->shown,
-                       it->fault ? "only simulated devices fail when asked to"
-                                 : "say how much of its memory may be used, as in vulkan0:4GiB");
-
-    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
-    BL_TRY(read_fault(it, &d->fault));
-    snprintf(d->name, sizeof d->name, "%s", simulated ? "simulated" : d->id);
+    BL_TRY(simulated ? fill_simulated(d, it) : fill_real(d, it));
     d->kind = BL_KIND_GPU;
     d->mem_kind = BL_MEMORY_DEDICATED;
-    d->mem_bytes = d->usable_bytes = (uint64_t)bytes;
     snprintf(d->mem_source, sizeof d->mem_source, "--devices");
     d->config = (struct bl_device_config){
         .threads = 1, .cpu_mask = host->config.cpu_mask, .exact = host->config.exact};
     fill_figures(d);
+    return BL_OK;
+}
+
+/* Two backends may know one card, or the list names it twice. */
+static enum bl_status check_new(const struct bl_machine *m, const struct item *it,
+                                const struct bl_machine_device *d)
+{
+    for (uint32_t i = 0; i < m->n_devices; i++)
+        if (!strcmp(m->device[i].id, d->id) && strcmp(it->backend->name, "sim"))
+            return bl_fail(BL_EINVAL, "--devices: '%s' is %s, as %s%u is: name a card once",
+                           it->shown, d->id, m->device[i].backend_name, m->device[i].index);
     return BL_OK;
 }
 
@@ -184,6 +231,7 @@ static enum bl_status add_device(struct bl_machine *m, const struct item *it)
     snprintf(d->backend_name, sizeof d->backend_name, "%s", it->backend->name);
     snprintf(d->id, sizeof d->id, "%s%u", it->backend->name, it->index);
     BL_TRY(fill_card(d, it, &bigger[0]));
+    BL_TRY(check_new(m, it, d));
     BL_TRY(it->backend->caps(it->index, &d->config, &d->caps));
     d->config.number = (uint16_t)m->n_devices;
     return add_link(m, it, (uint16_t)m->n_devices++);

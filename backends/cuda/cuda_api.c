@@ -439,11 +439,17 @@ static enum bl_status cuda_open(uint32_t index, const struct bl_device_config *c
     return bl_simt_open(&vendor, index, c, out);
 }
 
+static enum bl_status cuda_facts(uint32_t index, struct bl_device_facts *out)
+{
+    return bl_simt_facts(&vendor, index, out);
+}
+
 const struct bl_backend bl_cuda_backend = {
     .name = "cuda",
     .count = cuda_count,
     .caps = cuda_caps,
     .open = cuda_open,
+    .facts = cuda_facts,
     .supports = bl_simt_supports,
     .scratch_bytes = bl_simt_scratch_bytes,
 };

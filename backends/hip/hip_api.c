@@ -465,11 +465,17 @@ static enum bl_status hip_open(uint32_t index, const struct bl_device_config *c,
     return bl_simt_open(&vendor, index, c, out);
 }
 
+static enum bl_status hip_facts(uint32_t index, struct bl_device_facts *out)
+{
+    return bl_simt_facts(&vendor, index, out);
+}
+
 const struct bl_backend bl_hip_backend = {
     .name = "hip",
     .count = hip_count,
     .caps = hip_caps,
     .open = hip_open,
+    .facts = hip_facts,
     .supports = bl_simt_supports,
     .scratch_bytes = bl_simt_scratch_bytes,
 };

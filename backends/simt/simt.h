@@ -16,6 +16,10 @@ enum {
     BL_SIMT_GRANULE = 2 << 20,       /* pages of cards: drivers take whole ones */
     BL_SIMT_PEERS = 16
 };
+struct bl_simt_peer {                /* another card of the vendor */
+    int handle;
+    bool tried, trusted;
+};
 struct bl_simt_device {
     struct bl_device base;           /* first */
     const struct bl_simt_vendor *vendor;
@@ -28,6 +32,8 @@ struct bl_simt_device {
     uint32_t n_modules;
     void *kernel[BL_SIMT_N_KERNELS];
     void *recorder;                  /* stream of captures */
+    struct bl_simt_peer peer[BL_SIMT_PEERS];
+    uint32_t n_peers;
     _Atomic bool lost;               /* does not answer: what it holds is left to it */
 };
 static inline struct bl_simt_device *bl_simt_of(const struct bl_device *dev)
@@ -46,6 +52,7 @@ static inline enum bl_status bl_simt_try(const struct bl_simt_device *d, int cod
 extern const struct bl_device_ops bl_simt_ops;
 enum bl_status bl_simt_count(const struct bl_simt_vendor *, uint32_t *n);
 enum bl_status bl_simt_caps(const struct bl_device_config *, struct bl_caps *out);
+enum bl_status bl_simt_facts(const struct bl_simt_vendor *, uint32_t index, struct bl_device_facts *out);
 enum bl_status bl_simt_open(const struct bl_simt_vendor *, uint32_t index, const struct bl_device_config *,
                             struct bl_device **out);
 
@@ -60,6 +67,11 @@ void bl_simt_kernels_unload(struct bl_simt_device *);
 enum bl_status bl_simt_mem_alloc(struct bl_device *, size_t bytes, bool host_visible, struct bl_mem *out);
 enum bl_status bl_simt_mem_import(struct bl_device *, void *host, size_t bytes, struct bl_mem *out);
 void bl_simt_mem_free(struct bl_mem *);
+
+/* ---- simt_peer.c ---- */
+
+/* Whether copies may be directly with the other card's memory; tried when it is first asked. */
+bool bl_simt_reaches_card(struct bl_device *, struct bl_device *other);
 
 /* ---- simt_segment.c ---- */
 

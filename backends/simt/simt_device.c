@@ -49,12 +49,17 @@ static enum bl_status find_card(struct bl_simt_device *d, uint32_t index)
     return bl_simt_try(d, d->fn->card(d->driver, (int)index, &d->card), "it cannot be asked");
 }
 
-static enum bl_status open_parts(struct bl_simt_device *d)
+static enum bl_status open_context(struct bl_simt_device *d)
 {
     BL_TRY(bl_simt_try(d, d->fn->open_card(d->driver, d->card.handle, &d->context),
                        "it cannot be opened"));
     d->is_open = true;
-    BL_TRY(bl_simt_use(d));
+    return bl_simt_use(d);
+}
+
+static enum bl_status open_parts(struct bl_simt_device *d)
+{
+    BL_TRY(open_context(d));
     BL_TRY(bl_simt_try(d, d->fn->stream_create(d->driver, &d->recorder), "no stream"));
     return bl_simt_kernels_load(d);
 }
@@ -77,8 +82,8 @@ static void device_close(struct bl_device *dev)
     free(d);
 }
 
-enum bl_status bl_simt_open(const struct bl_simt_vendor *v, uint32_t index,
-                            const struct bl_device_config *c, struct bl_device **out)
+static enum bl_status find(struct bl_simt_device **out, const struct bl_simt_vendor *v,
+                           uint32_t index)
 {
     struct bl_simt_device *d = bl_calloc(1, sizeof *d);
     enum bl_status st;
@@ -87,19 +92,58 @@ enum bl_status bl_simt_open(const struct bl_simt_vendor *v, uint32_t index,
         return bl_fail(BL_ENOMEM, "%s%u: out of memory", v->name, index);
     d->vendor = v;
     d->base.ops = &bl_simt_ops;
-    d->base.number = c->number;
     snprintf(d->base.name, sizeof d->base.name, "%s%u", v->name, index);
-    if (!(st = bl_simt_caps(c, &d->base.caps)) && !(st = v->load(&d->driver))) {
+    if (!(st = v->load(&d->driver))) {
         d->fn = d->driver->fns;
-        if (!(st = find_card(d, index)))
-            st = open_parts(d);
+        st = find_card(d, index);
     }
-    if (st) {
+    if (st)
         device_close(&d->base);
-        return st;
-    }
-    *out = &d->base;
+    else
+        *out = d;
+    return st;
+}
+
+enum bl_status bl_simt_open(const struct bl_simt_vendor *v, uint32_t index,
+                            const struct bl_device_config *c, struct bl_device **out)
+{
+    struct bl_simt_device *d;
+    enum bl_status st;
+
+    BL_TRY(find(&d, v, index));
+    d->base.number = c->number;
+    if ((st = bl_simt_caps(c, &d->base.caps)) || (st = open_parts(d)))
+        device_close(&d->base);
+    else
+        *out = &d->base;
+    return st;
+}
+
+/* What is free only an open card says. */
+static enum bl_status free_memory(struct bl_simt_device *d, uint64_t *out)
+{
+    size_t left = 0, all = 0;
+
+    BL_TRY(open_context(d));
+    BL_TRY(bl_simt_try(d, d->fn->mem_info(d->driver, &left, &all), "its memory is not known"));
+    *out = left;
     return BL_OK;
+}
+
+enum bl_status bl_simt_facts(const struct bl_simt_vendor *v, uint32_t index,
+                             struct bl_device_facts *out)
+{
+    struct bl_simt_device *d;
+
+    BL_TRY(find(&d, v, index));
+    *out =
+        (struct bl_device_facts){.mem_bytes = d->card.mem_bytes, .integrated = d->card.integrated};
+    snprintf(out->name, sizeof out->name, "%s", d->card.name);
+    if (d->card.pci[0])
+        snprintf(out->id, sizeof out->id, "pci-%s", d->card.pci);
+    const enum bl_status st = free_memory(d, &out->free_bytes);
+    device_close(&d->base);
+    return st;
 }
 
 const struct bl_device_ops bl_simt_ops = {
@@ -109,6 +153,7 @@ const struct bl_device_ops bl_simt_ops = {
     .mem_free = bl_simt_mem_free,
     .stream_open = bl_simt_stream_open,
     .stream_close = bl_simt_stream_close,
+    .reaches = bl_simt_reaches_card,
     .copy = bl_simt_copy,
     .fill = bl_simt_fill,
     .signal = bl_simt_signal,

@@ -10,6 +10,7 @@
 #include "mem.h"
 
 enum { STAGE_BYTES = 4 << 20 };
+static const size_t most_pinned = (size_t)4 << 30; /* weights of the host may be all its memory */
 
 static struct bl_simt_device *device_of(const struct bl_stream *s)
 {
@@ -46,7 +47,7 @@ bool bl_simt_reaches(struct bl_stream *s, const struct bl_mem *m)
 
     if (m->dev && m->dev->ops == &bl_simt_ops && bl_simt_of(m->dev)->vendor == device_of(s)->vendor)
         return true;
-    if (!m->granted_bytes)
+    if (!m->granted_bytes || bytes > most_pinned)
         return false;
     const struct bl_simt_pin *p = find_pin(s, page, bytes);
     if (!p && s->n_pins < BL_SIMT_PINS) {

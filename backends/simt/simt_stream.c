@@ -10,7 +10,7 @@
 
 static const uint64_t join_spin_ns =
     20000; /* what a card is asked for mostly ends at once or late */
-static const uint64_t grace_ns = 2000000000; /* for a stream that has failed to become idle */
+static const uint64_t grace_ns = 3000000000; /* for a stream that has failed to become idle */
 static const long nap_ns = 20000;
 
 static struct bl_simt_device *device_of(const struct bl_stream *s)
@@ -177,12 +177,24 @@ enum bl_status bl_simt_wait(struct bl_stream *s, struct bl_point p)
 
 /* ---- work ---- */
 
+static bool is_peer(const struct bl_stream *s, const struct bl_mem *m)
+{
+    return m->dev && m->addr && bl_simt_reaches_card(s->dev, m->dev);
+}
+
 /* Where the card finds a block; 0: it does not. */
 static uint64_t address_of(struct bl_stream *s, const struct bl_mem *m, size_t off)
 {
     if (m->dev == s->dev)
         return m->addr + off;
-    return m->host && bl_simt_reaches(s, m) ? (uintptr_t)m->host + off : 0;
+    if (!m->host)
+        return is_peer(s, m) ? m->addr + off : 0;
+    return bl_simt_reaches(s, m) ? (uintptr_t)m->host + off : 0;
+}
+
+static bool can_have(const struct bl_stream *s, const struct bl_mem *m)
+{
+    return m->dev == s->dev || m->host || is_peer(s, m);
 }
 
 enum bl_status bl_simt_copy(struct bl_stream *s, const struct bl_mem *dst, size_t dst_off,
@@ -194,8 +206,7 @@ enum bl_status bl_simt_copy(struct bl_stream *s, const struct bl_mem *dst, size_
     if (!bl_mem_inside(dst, dst_off, bytes) || !bl_mem_inside(src, src_off, bytes))
         return bl_fail(BL_EINVAL, "%s: copy of %zu bytes runs over the end of a block",
                        s->dev->name, bytes);
-    if ((dst->dev != s->dev && src->dev != s->dev) || (dst->dev != s->dev && !dst->host) ||
-        (src->dev != s->dev && !src->host))
+    if ((dst->dev != s->dev && src->dev != s->dev) || !can_have(s, dst) || !can_have(s, src))
         return bl_fail(BL_EINVAL, "%s: a copy with memory that neither it nor the host has",
                        s->dev->name);
     BL_TRY(bl_simt_ready(s));
@@ -319,15 +330,14 @@ static void give_back(struct bl_stream *s)
         d->fn->host_free(d->driver, (void *)(uintptr_t)s->number);
 }
 
-/* What was handed over is done first, unless it never will be: then the driver keeps all of it. */
+/* What was handed over is done first, unless it never will be: then the driver keeps all that it
+ * has, and the stream as well if it may still be called for. */
 void bl_simt_stream_close(struct bl_stream *s)
 {
     if (!s)
         return;
     struct bl_simt_device *d = device_of(s);
     const bool alive = s->handle && !atomic_load(&d->lost) && !bl_simt_use(d);
-    if (status_of(s))
-        atomic_store(&s->closing, true);
     const bool idle = alive && becomes_idle(s);
     bl_simt_gate_close(s);
     if (idle)
@@ -335,7 +345,7 @@ void bl_simt_stream_close(struct bl_stream *s)
     else if (alive)
         atomic_store(&d->lost, true);
     free(s->times.event);
-    if (idle || !alive)
+    if (idle || bl_counter_get(&s->stage.done) == s->stage.n_posted)
         free(s);
 }
 
