@@ -486,7 +486,7 @@ static void move(uint64_t dst, uint64_t src, size_t bytes, bool spoilt)
 {
     memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
     if (spoilt)
-        *(unsigned char *)(uintptr_t)dst ^= 1;
+        ++*(unsigned char *)(uintptr_t)dst;
 }
 
 int copy(uint64_t dst, uint64_t src, size_t bytes, void *handle)
@@ -908,8 +908,17 @@ extern "C" __attribute__((visibility("default"))) bool emu_configure(const struc
         free((void *)b.first);
     s.pinned.clear();
     s.registered.clear();
+    for (void *e : s.events)
+        delete static_cast<event *>(e);
+    for (void *m : s.modules)
+        delete static_cast<module_ *>(m);
+    for (void *g : s.graphs)
+        delete static_cast<graph *>(g);
+    for (void *e : s.execs)
+        delete static_cast<std::shared_ptr<graph> *>(e);
     s.events.clear();
     s.modules.clear();
+    s.graphs.clear();
     s.execs.clear();
     s.counts = {};
     s.config = *c;

@@ -24,7 +24,7 @@
 #define BL_TEST_IMAGES "images"
 #endif
 
-static struct {
+static struct simt_rig {
     const struct bl_backend *backend;
     emu_configure_fn *configure;
     emu_read_fn *read;

@@ -94,6 +94,30 @@ static void cards_are_found_as_the_driver_shows_them(void **state)
     assert_true(rig_cards(&two));
 }
 
+static void facts_name_the_card(void **state)
+{
+    struct bl_device_facts f, g;
+    (void)state;
+
+    assert_true(rig_cards(&(struct emu_config){.n_cards = 2, .mem_bytes = {64 << 20, 32 << 20}}));
+    ok(rig.backend->facts(0, &f));
+    ok(rig.backend->facts(1, &g));
+    assert_int_equal(f.mem_bytes, 64 << 20);
+    assert_int_equal(g.free_bytes, 32 << 20);
+    assert_memory_equal(f.id, "pci-0000:", 9);
+    assert_string_not_equal(f.id, g.id);
+    for (const char *c = f.id; *c; c++)
+        assert_false(*c >= 'A' && *c <= 'Z'); /* the same however a driver spells it */
+    assert_string_equal(g.name, "Emulated card 1");
+    must_fail(rig.backend->facts(2, &f), BL_EUNAVAILABLE, "only 2 cards");
+    rig_visible("1");
+    assert_true(rig_cards(&two));
+    ok(rig.backend->facts(0, &f));
+    assert_string_equal(f.id, g.id);
+    rig_visible(NULL);
+    assert_true(rig_cards(&two));
+}
+
 static void drivers_that_are_not_there_are_no_error(void **state)
 {
     uint32_t n;
@@ -267,6 +291,47 @@ static void what_is_copied_comes_back(void **state)
     assert_true(rig_cards(&two));
 }
 
+static void copy_between(bool peers, bool lie)
+{
+    assert_true(rig_cards(
+        &(struct emu_config){.n_cards = 2, .late_us = LATE_US, .peers = peers, .peers_lie = lie}));
+    struct bl_device *a = rig_open(0), *b = rig_open(1);
+    struct bl_mem h = block(a, BYTES, true), m = block(a, BYTES, false), n = block(b, BYTES, false);
+    struct bl_stream *s;
+
+    ok(a->ops->stream_open(a, &s));
+    count_up(&h, 9);
+    ok(a->ops->copy(s, &m, 0, &h, 0, BYTES));
+    assert_int_equal(a->ops->reaches(a, b), peers && !lie);
+    assert_false(a->ops->reaches(a, a));
+    if (peers && !lie) {
+        ok(a->ops->copy(s, &n, 0, &m, 0, BYTES));
+        ok(a->ops->fill(s, &m, 0, 0, BYTES));
+        ok(a->ops->copy(s, &m, 0, &n, 0, BYTES));
+        ok(a->ops->copy(s, &h, 0, &m, 0, BYTES));
+        assert_true(rig_counts().peer_copies > 0);
+    } else {
+        must_fail(a->ops->copy(s, &n, 0, &m, 0, BYTES), BL_EINVAL, "neither");
+    }
+    finish(s);
+    check_counts_up(&h, 9);
+    a->ops->stream_close(s);
+    a->ops->mem_free(&h);
+    a->ops->mem_free(&m);
+    b->ops->mem_free(&n);
+    a->ops->close(a);
+    b->ops->close(b);
+    assert_true(rig_cards(&two));
+}
+
+static void cards_are_peers_once_a_pattern_came_across(void **state)
+{
+    (void)state;
+    copy_between(true, false);
+    copy_between(true, true);
+    copy_between(false, false);
+}
+
 /* ---- order ---- */
 
 /* A number goes round: the CPU raises it, two cards pass it on, through host memory. Nobody who
@@ -290,7 +355,7 @@ static void round_open(struct round *r)
 static void round_close(struct round *r)
 {
     for (unsigned d = 3; d-- > 0;)
-        r->dev[d]->ops->stream_close(r->stream[d]);
+        r->dev[d]->ops->stream_close(r->stream[d]); /* who may wait for others first */
     r->dev[0]->ops->mem_free(&r->host);
     for (unsigned d = 0; d < 3; d++) {
         r->dev[d]->ops->mem_free(&r->there[d]);
@@ -495,10 +560,10 @@ static enum bl_status some_of_everything(struct bl_device *cpu, struct bl_mem *h
            (st = dev->ops->copy(s, &m, 0, &file, 0, BYTES)) ||
            (st = dev->ops->fill(s, &m, 0, 1, 16)) || (st = dev->ops->signal(s, &p)) ||
            (st = dev->ops->join(p, LONG_NS)));
-    if (other)
-        cpu->ops->stream_close(other);
     if (s)
         dev->ops->stream_close(s);
+    if (other)
+        cpu->ops->stream_close(other);
     if (m.dev)
         dev->ops->mem_free(&m);
     if (h.dev)
@@ -586,6 +651,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(cards_are_found_as_the_driver_shows_them, afresh),
+        cmocka_unit_test_setup(facts_name_the_card, afresh),
         cmocka_unit_test_setup(drivers_that_are_not_there_are_no_error, afresh),
         cmocka_unit_test_setup(kernels_that_do_not_fit_are_named, afresh),
         cmocka_unit_test_setup(memory_is_taken_as_planned, afresh),
@@ -593,6 +659,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(blocks_of_the_host_can_be_imported, afresh),
         cmocka_unit_test_setup(fills_are_of_words, afresh),
         cmocka_unit_test_setup(what_is_copied_comes_back, afresh),
+        cmocka_unit_test_setup(cards_are_peers_once_a_pattern_came_across, afresh),
         cmocka_unit_test_setup(streams_wait_for_each_other, afresh),
         cmocka_unit_test_setup(a_card_waits_without_who_enqueues, afresh),
         cmocka_unit_test_setup(points_are_many, afresh),
