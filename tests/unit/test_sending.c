@@ -16,22 +16,6 @@ static const char *path_of(const char *name)
     return path;
 }
 
-static void memory_is_as_planned(const struct bl_engine *e)
-{
-    struct bl_memory_line line;
-    bool ring = false;
-
-    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++) {
-        ring |= !strcmp(line.purpose, "staging") && line.planned_bytes > 0;
-        if (strcmp(line.purpose, "host"))
-            assert_int_equal(line.planned_bytes, line.measured_bytes);
-        else
-            assert_true(line.measured_bytes <= line.planned_bytes);
-    }
-    if (e->stage.sent_bytes)
-        assert_true(ring);
-}
-
 /* ---- results ---- */
 
 static void same_as(struct bl_engine *one, struct bl_engine *e, const char *name, uint64_t *seed)
