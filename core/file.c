@@ -39,7 +39,8 @@ static enum bl_status open_fd(struct bl_file *f, const char *path)
             open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe must not block */
     while (f->fd < 0 && errno == EINTR);
     if (f->fd < 0)
-        return bl_fail(BL_EIO, "%s: cannot open: %s", bl_path_tail(path), strerror(errno));
+        return bl_fail(BL_EIO, "%s: cannot open: %s", *path ? bl_path_tail(path) : "''",
+                       strerror(errno));
     if (fstat(f->fd, &st))
         return bl_fail(BL_EIO, "%s: cannot get its size: %s", bl_path_tail(path), strerror(errno));
     if (!S_ISREG(st.st_mode))
