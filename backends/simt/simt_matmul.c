@@ -66,7 +66,7 @@ bool bl_simt_halves(const struct bl_simt_builder *b, const struct bl_value *w)
 uint32_t bl_simt_many(const struct bl_simt_builder *b, const struct bl_value *w, uint32_t n_tok,
                       struct bl_simt_call *c)
 {
-    const bool halves = bl_simt_halves(b, w), small = n_tok <= 2 * SMALL_TILE;
+    const bool halves = bl_simt_halves(b, w), small = n_tok <= SMALL_TILE;
 
     c->type = w->type;
     c->block[0] = BL_SIMT_PRODUCT_THREADS;

@@ -100,3 +100,71 @@ static void hadamard_emit(struct bl_simt_builder *b)
 }
 
 const struct bl_simt_op bl_simt_hadamard = {.supports = hadamard_supports, .emit = hadamard_emit};
+
+/* ---- CHOOSE ---- */
+
+enum { ROW_BLOCKS = 64 }; /* that share the rows of a token, at most */
+
+struct layout {
+    uint64_t scores, heap, bytes;
+};
+
+static struct layout layout_of(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_choose_attr *at = bl_node_attr(g, n);
+    const uint64_t n_tok = g->vals[bl_node_src(g, n, 0)].ne[1],
+                   rows = g->vals[bl_node_src(g, n, 2)].ne[1];
+    struct layout l = {0};
+    l.heap = bl_align_up(n_tok * rows * sizeof(float), 64);
+    l.bytes = l.heap + bl_align_up(n_tok * at->n * 2 * sizeof(float), 64);
+    return l;
+}
+
+static bool choose_supports(const struct bl_graph *g, const struct bl_node *n)
+{
+    uint32_t kv;
+    return bl_simt_kv(g->vals[bl_node_src(g, n, 2)].type, &kv);
+}
+
+static uint64_t choose_scratch(const struct bl_graph *g, const struct bl_node *n)
+{
+    return layout_of(g, n).bytes;
+}
+
+static void score(struct bl_simt_builder *b, const struct layout *l)
+{
+    const struct bl_choose_attr *at = bl_simt_attr(b);
+    const struct bl_value *rows = bl_simt_src(b, 2);
+    const uint32_t all = bl_simt_groups(rows->ne[1], THREADS / b->limits->warp),
+                   blocks = all < ROW_BLOCKS ? all : ROW_BLOCKS;
+    struct bl_simt_call c = {.kernel = "choose_score",
+                             .type = BL_SIMT_NO_TYPE,
+                             .grid = {blocks, bl_simt_src(b, 0)->ne[1]},
+                             .block = {THREADS}};
+
+    c.args = (struct bl_simt_args){.a = {bl_simt_src_addr(b, 0), bl_simt_src_addr(b, 1),
+                                         bl_simt_src_addr(b, 2),
+                                         bl_simt_scratch(b, l->scores, l->heap), b->params},
+                                   .n = {at->n_head, at->dk, at->n, at->group, rows->ne[1],
+                                         bl_simt_row_bytes(rows), bl_simt_kv_of(rows), blocks}};
+    bl_simt_emit(b, &c);
+}
+
+static void choose_emit(struct bl_simt_builder *b)
+{
+    const struct bl_choose_attr *at = bl_simt_attr(b);
+    const struct layout l = layout_of(b->graph, b->node);
+    struct bl_simt_call c = {.kernel = "choose_best",
+                             .type = BL_SIMT_NO_TYPE,
+                             .grid = {bl_simt_src(b, 0)->ne[1]},
+                             .block = {THREADS}};
+
+    score(b, &l);
+    c.args =
+        (struct bl_simt_args){.a = {bl_simt_scratch(b, l.scores, l.heap), bl_simt_dst_addr(b, 0),
+                                    b->params, bl_simt_scratch(b, l.heap, l.bytes - l.heap)},
+                              .n = {at->n, at->group, bl_simt_src(b, 2)->ne[1]}};
+    bl_simt_emit(b, &c);
+}
+
+const struct bl_simt_op bl_simt_choose = {choose_supports, choose_scratch, choose_emit};
