@@ -52,7 +52,7 @@ struct bl_host_kernel {
 #define BL_KERNEL(name, n_threads)                                                                 \
     static void name(const struct bl_simt_args p);                                                 \
     static const bl_host_kernel kernel_##name(__FILE__, #name, name, n_threads);                   \
-    static void name(const struct bl_simt_args p)
+    static void name([[maybe_unused]] const struct bl_simt_args p)
 
 /* ---- where a thread is: run.cpp ---- */
 

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* Every op of the CUDA and HIP backends, on the emulated driver, against the float reference of the
+ * CPU.
+ *
+ *     test_simt_ops LIBRARY [--all] [--native] [case]
+ *         --all        the full product of types and shapes
+ *         --native     activations as bytes or halves, as a plan has them that does not ask for
+ * exact case         a name; * and ? stand for parts of one
+ */
+#include "ops_rig.h"
+
+#include "backends.h"
+
+static const struct bl_backend *over(const char *library)
+{
+    const bool hip = strstr(strrchr(library, '/') ? strrchr(library, '/') : library, "hip") != NULL;
+    const struct bl_backend *b = bl_backend_find(hip ? "hip" : "cuda");
+
+    setenv(hip ? "BALLAST_HIP_LIBRARY" : "BALLAST_CUDA_LIBRARY", library, 1);
+    setenv(hip ? "BALLAST_HIP_KERNELS" : "BALLAST_CUDA_KERNELS", BL_TEST_IMAGES, 1);
+    unsetenv(hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
+    return b;
+}
+
+int main(int argc, char **argv)
+{
+    struct bl_device_config config = {.threads = 1, .exact = true};
+    bool all = false;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 2; i < argc; i++) {
+        if (!strcmp(argv[i], "--all"))
+            all = true;
+        else if (!strcmp(argv[i], "--native"))
+            config.exact = false;
+        else
+            cmocka_set_test_filter(argv[i]);
+    }
+    const struct bl_backend *b = argc > 1 ? over(argv[1]) : NULL;
+    if (!b) {
+        printf("skipped: this build has no such backend\n");
+        return 77;
+    }
+    ops_start(b, &config, all);
+    if (!config.exact)
+        ops.bound = 1e-3; /* one part in 127, rounded, of 32 activations: 1e-5 and below for most */
+    const int failed = ops_run("simt_ops");
+    printf("%u cases\n", ops.n_cases);
+    ops_stop();
+    return failed;
+}
