@@ -25,7 +25,6 @@ struct ops_device {
     struct bl_mem mem, host; /* of one size: all values of a case, on the device and as the host sees them */
     bool all;                /* the full product of cases, not a selection */
     uint32_t n_cases;
-    bool may_refuse;         /* the next case, with BL_ELIMIT: of a driver that computes on the CPU */
     double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
 };
 extern struct ops_device ops;

@@ -103,6 +103,7 @@ static void find_limits(const struct bl_vk_instance *i, VkPhysicalDevice phys,
     out->software = p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     out->subgroup =
         size.maxSubgroupSize > group.subgroupSize ? size.maxSubgroupSize : group.subgroupSize;
+    out->narrowest = size.minSubgroupSize ? size.minSubgroupSize : group.subgroupSize;
     out->max_groups = least(p->limits.maxComputeWorkGroupCount, 3);
     out->max_alloc_bytes = limits.maxMemoryAllocationSize;
     out->import_align = bl_vk_has(i, phys, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)

@@ -16,7 +16,7 @@
 
 #include <pthread.h>
 
-enum { BL_VK_SPECS = 3, BL_VK_GROUP = 128 };
+enum { BL_VK_SPECS = 7, BL_VK_GROUP = 128 };
 
 /* What is asked of a physical device before it is used, and what it is. */
 struct bl_vk_facts {
@@ -24,7 +24,7 @@ struct bl_vk_facts {
     const char *lacks;           /* NULL: nothing that kernels need */
     bool software;               /* a driver that computes on the CPU */
     uint32_t family;             /* of queues that compute */
-    uint32_t subgroup;           /* largest size */
+    uint32_t subgroup, narrowest; /* largest and least size */
     uint32_t max_groups;         /* of a dispatch, along each axis */
     uint64_t max_alloc_bytes;
     uint64_t import_align;       /* of host memory; 0: cannot be imported */

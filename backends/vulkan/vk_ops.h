@@ -63,9 +63,9 @@ static inline uint32_t bl_vk_groups(uint64_t n, uint32_t each)
 {
     return (uint32_t)((n + each - 1) / each);
 }
-/* Turns of loops that an invocation of the next call takes in all, nested ones counted each: drivers that compute on the CPU
- * (gallivm) end every loop after some 65,000 and say nothing, so there the call fails instead. */
-void bl_vk_turns(struct bl_vk_builder *, uint64_t n);
+/* Dispatches that a call must be divided into whose invocations take n turns of loops in all, nested ones counted each:
+ * drivers that compute on the CPU (gallivm) end every loop after some 65,000 and say nothing. Elsewhere 1. */
+uint32_t bl_vk_passes(const struct bl_vk_builder *, uint64_t n);
 /* Rows of a matrix that a work group of dot.glsl takes, at the least. */
 uint32_t bl_vk_dot_rows(const struct bl_vk_device *);
 

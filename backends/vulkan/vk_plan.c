@@ -6,12 +6,11 @@
 /* What kernels have room for. */
 enum {
     MOST_EXPERTS = 1024,
-    MOST_USED = 128,    /* route.comp */
-    MOST_DV = 1024,     /* attention.comp */
-    MOST_DK_LANES = 64, /* elements of a row that an invocation of delta_rule.comp holds */
-    LEAST_SUBGROUP = 4, /* that share a row, of the narrowest device */
-    MOST_STREAMS = 16,  /* stream_weights.comp */
-    MOST_RUN = 4096     /* hadamard.comp */
+    MOST_USED = 128,   /* route.comp */
+    MOST_DV = 1024,    /* attention.comp */
+    MOST_DK = 256,     /* delta_rule.comp: a subgroup keeps a row in registers */
+    MOST_STREAMS = 16, /* stream_weights.comp */
+    MOST_RUN = 4096    /* hadamard.comp */
 };
 
 static const struct bl_value *source(const struct bl_graph *g, const struct bl_node *n, unsigned i)
@@ -74,24 +73,39 @@ static bool caches(const struct bl_value *v, uint64_t row)
 
 /* ---- attention ---- */
 
+/* The longest list that a token may see: rows of groups, positions. */
+uint64_t bl_vk_most_seen(const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_attention_attr *at = bl_node_attr(g, n); /* ATTENTION_GROUPS begins with it */
+    const uint32_t rows = source(g, n, 1)->ne[1];
+    const uint64_t all = at->window && at->window < rows ? at->window : rows;
+
+    if (n->op != BL_OP_ATTENTION_GROUPS)
+        return all;
+    return all + (bl_node_src(g, n, 5) ? source(g, n, 5)->ne[0] : source(g, n, 4)->ne[1]);
+}
+
 uint32_t bl_vk_splits(const struct bl_graph *g, const struct bl_node *n)
 {
-    enum { LEAST_SPLIT = 256, MOST_SPLITS = 32 };
-    const uint32_t splits = (source(g, n, 1)->ne[1] + LEAST_SPLIT - 1) / LEAST_SPLIT;
+    enum { LEAST_SPLIT = 128, MOST_SPLITS = 32, LONG_SPLIT = 2048 };
+    const uint64_t seen = bl_vk_most_seen(g, n), most = (seen + LONG_SPLIT - 1) / LONG_SPLIT,
+                   splits = (seen + LEAST_SPLIT - 1) / LEAST_SPLIT;
 
     if (source(g, n, 0)->ne[1] > BL_FEW_TOKENS || splits < 2)
         return 1;
-    return splits < MOST_SPLITS ? splits : MOST_SPLITS;
+    return (uint32_t)(splits < MOST_SPLITS ? splits : most > MOST_SPLITS ? most : MOST_SPLITS);
 }
 
+/* Of a head and token: what each split leaves, or of many tokens {maximum, sum} between passes. */
 uint64_t bl_vk_attention_bytes(const struct bl_graph *g, const struct bl_node *n)
 {
-    const struct bl_attention_attr *at = bl_node_attr(g, n); /* ATTENTION_GROUPS begins with it */
-    const uint32_t splits = bl_vk_splits(g, n);
+    const struct bl_attention_attr *at = bl_node_attr(g, n);
+    const uint32_t splits = bl_vk_splits(g, n), n_tok = source(g, n, 0)->ne[1];
+    const uint64_t queries = (uint64_t)n_tok * at->n_head;
 
-    if (splits == 1)
-        return 0;
-    return (uint64_t)source(g, n, 0)->ne[1] * at->n_head * splits * (at->dv + 2) * sizeof(float);
+    if (splits > 1)
+        return queries * splits * (at->dv + 2) * sizeof(float);
+    return n_tok > BL_FEW_TOKENS ? queries * 2 * sizeof(float) : 0;
 }
 
 static bool attends(const struct bl_graph *g, const struct bl_node *n)
@@ -175,7 +189,7 @@ bool bl_vk_supports(const struct bl_caps *caps, const struct bl_graph *g, const 
     case BL_OP_EXPERTS:
         return multiplies_experts(g, n);
     case BL_OP_DELTA_RULE:
-        return ((const struct bl_delta_attr *)at)->dk <= MOST_DK_LANES * LEAST_SUBGROUP;
+        return ((const struct bl_delta_attr *)at)->dk <= MOST_DK;
     case BL_OP_COMPRESS:
     case BL_OP_CHOOSE:
         return bl_dtype_can_cache((enum bl_dtype)source(g, n, 2)->type);

@@ -27,6 +27,7 @@ uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, co
 bool bl_vk_decodes(uint8_t type);
 
 /* Attention: parts that what few tokens see is divided into, and bytes for their results. */
+uint64_t bl_vk_most_seen(const struct bl_graph *, const struct bl_node *);
 uint32_t bl_vk_splits(const struct bl_graph *, const struct bl_node *);
 uint64_t bl_vk_attention_bytes(const struct bl_graph *, const struct bl_node *);
 

@@ -29,22 +29,27 @@ const struct bl_vk_op bl_vk_short_conv = {.emit = conv_emit};
 
 /* ---- DELTA_RULE ---- */
 
+/* The state is in memory after every token, so a dispatch may go on where another ended. */
 static void delta_emit(struct bl_vk_builder *b)
 {
     const struct bl_delta_attr *at = bl_vk_attr(b);
-    struct bl_vk_call c = {.kernel = "delta_rule", .type = BL_VK_NO_TYPE};
+    const uint32_t own = bl_vk_groups(at->dk, b->dev->facts.narrowest);
+    const uint32_t n_tok = bl_vk_src(b, 0)->ne[1];
+    const uint32_t each = bl_vk_groups(n_tok, bl_vk_passes(b, n_tok * (10 * (own + 1ull) + 1)));
 
-    c.args = (struct bl_vk_args){
-        .a = {bl_vk_reads(b, 0), bl_vk_reads(b, 1), bl_vk_reads(b, 2), bl_vk_weight(b, 3),
-              bl_vk_weight(b, 4), bl_vk_writes(b, 0), bl_vk_writes(b, 1), b->params},
-        .n = {at->n_head_k, at->n_head_v, at->dk, at->dv, at->tiled, bl_vk_float(at->eps),
-              bl_vk_float(at->scale), bl_vk_src(b, 5)->ne[1], bl_vk_src(b, 0)->ne[0]}};
-    c.groups[0] = bl_vk_groups(at->dv, BL_VK_GROUP / b->dev->facts.subgroup);
-    c.groups[1] = at->n_head_v;
-    /* a token: nine loops over what an invocation has of a row, each with the turn that ends it */
-    bl_vk_turns(b, (uint64_t)bl_vk_src(b, 0)->ne[1] *
-                       (9 * (uint64_t)(at->dk / b->dev->facts.subgroup + 2) + 1));
-    bl_vk_emit(b, &c);
+    for (uint32_t first = 0; first < n_tok; first += each) {
+        struct bl_vk_call c = {.kernel = "delta_rule", .type = BL_VK_NO_TYPE};
+        c.spec[0] = own;
+        c.args = (struct bl_vk_args){
+            .a = {bl_vk_reads(b, 0), bl_vk_reads(b, 1), bl_vk_reads(b, 2), bl_vk_weight(b, 3),
+                  bl_vk_weight(b, 4), bl_vk_writes(b, 0), bl_vk_writes(b, 1), b->params},
+            .n = {at->n_head_k, at->n_head_v, at->dk, at->dv, at->tiled, bl_vk_float(at->eps),
+                  bl_vk_float(at->scale), bl_vk_src(b, 5)->ne[1], bl_vk_src(b, 0)->ne[0], first,
+                  each}};
+        c.groups[0] = bl_vk_groups(at->dv, BL_VK_GROUP / b->dev->facts.subgroup);
+        c.groups[1] = at->n_head_v;
+        bl_vk_emit(b, &c);
+    }
 }
 
 const struct bl_vk_op bl_vk_delta_rule = {.emit = delta_emit};

@@ -95,17 +95,11 @@ uint64_t bl_vk_scratch(struct bl_vk_builder *b, uint64_t off, uint64_t bytes, bo
 
 /* ---- calls ---- */
 
-enum { MOST_SOFTWARE_TURNS = 65000 };
+enum { MOST_SOFTWARE_TURNS = 60000 };
 
-void bl_vk_turns(struct bl_vk_builder *b, uint64_t n)
+uint32_t bl_vk_passes(const struct bl_vk_builder *b, uint64_t n)
 {
-    if (!b->dev->facts.software || n <= MOST_SOFTWARE_TURNS || b->status)
-        return;
-    b->status =
-        bl_fail(BL_ELIMIT,
-                "%s: %s is more work than this driver, which computes on the CPU, does at a "
-                "time; use the CPU itself, or less context or tokens of a step",
-                b->dev->base.name, bl_ops[b->node->op].name);
+    return b->dev->facts.software ? bl_vk_groups(n, MOST_SOFTWARE_TURNS) : 1;
 }
 
 static enum bl_status check_groups(const struct bl_vk_builder *b, const struct bl_vk_call *c)

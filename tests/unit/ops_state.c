@@ -181,7 +181,7 @@ void ops_attention(void **state)
                                        .n_seq = 1});
 }
 
-/* Few tokens of long contexts, which are divided. */
+/* Few tokens of long contexts, which are divided, and more than drivers on the CPU do at a time. */
 void ops_attention_long(void **state)
 {
     static const struct attention_case cases[] = {
@@ -193,20 +193,15 @@ void ops_attention_long(void **state)
         {BL_F16, BL_F16, 4, 4, 64, 64, 700, 600, 6, 3, {0, 650, 100000}, true, false, true},
         {BL_F16, BL_F16, 2, 2, 64, 64, 2000, 0, 64, 2, {1900, 700}, true, false, true},
         {BL_F16, BL_F16, 4, 2, 64, 64, 700, 0, 9, 1, {690}, true, false, true},
-    };
-    static const struct attention_case endless[] = {
         {BL_F16, BL_F16, 1, 1, 32, 32, 17400, 0, 9, 1, {17380}, true, false, true},
         {BL_F16, BL_F16, 1, 1, 576, 512, 5800, 0, 9, 1, {5700}, false, true, true},
         {BL_F16, BL_F16, 1, 1, 32, 32, 40000, 0, 9, 1, {39000}, true, false, true},
         {BL_F16, BL_F16, 1, 1, 576, 512, 7000, 0, 9, 1, {6900}, false, true, true},
+        {BL_F16, BL_F16, 3, 1, 32, 32, 20000, 0, 12, 3, {19000, 5, 700}, true, false, true},
     };
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)
         attention(&cases[i]);
-    for (uint32_t i = 0; i < OPS_N(endless); i++) {
-        ops.may_refuse = true;
-        attention(&endless[i]);
-    }
 }
 
 /* ---- ATTENTION_GROUPS ---- */
@@ -461,10 +456,9 @@ void ops_delta_rule(void **state)
         {1, 3, 33, 17, 1, 5, 30, 4, {0, 1, 2, 3}},
         {2, 2, 256, 9, 0, 2, 5, 2, {1, 0}},
         {2, 6, 64, 64, 0, 2, 150, 1, {0}},
+        {1, 1, 256, 3, 0, 1, 300, 2, {0, 3}}, /* more than drivers on the CPU do at a time */
     };
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)
         delta_rule(&cases[i]);
-    ops.may_refuse = true;
-    delta_rule(&(struct delta_case){1, 1, 256, 3, 0, 1, 300, 2, {0, 3}});
 }
