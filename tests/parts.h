@@ -38,7 +38,7 @@ static inline enum bl_status parts_devices(struct bl_engine_parts *p)
     for (uint16_t d = 0; d < n; d++) {
         const struct bl_machine_device *md = &p->machine.device[d];
         if (d == 0 || bl_plan_uses(&p->plan, d))
-            BL_TRY(md->backend->open(0, &md->config, &p->device[d]));
+            BL_TRY(md->backend->open(md->index, &md->config, &p->device[d]));
     }
     return BL_OK;
 }
