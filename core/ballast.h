@@ -367,7 +367,7 @@ struct bl_placement_info {
     uint32_t n_layers;
     uint64_t ctx_tokens, asked_ctx_tokens, depth_tokens;
     uint32_t batch_tokens, ubatch_tokens;
-    uint32_t stream_from_tok;            /* steps of so many tokens would gain if experts in RAM were sent to cards; 0: none */
+    uint32_t stream_from_tok;            /* steps of so many tokens send experts in RAM to cards; 0: none */
     struct bl_speed decode, prefill;
     uint32_t threads, threads_prefill;   /* of the host, as predicted with */
     const char *type_k, *type_v;

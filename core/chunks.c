@@ -22,6 +22,33 @@ static bool is_of(const struct bl_model *m, uint32_t weight, int layer)
     return m->weight[weight].layer == layer && bl_weight_has_table(&m->weight[weight]);
 }
 
+/* Weights of a layer's experts are among these. */
+struct span {
+    uint32_t first, end;
+};
+
+static void widen(struct span *s, int32_t weight)
+{
+    if (weight < 0)
+        return;
+    s->first = (uint32_t)weight < s->first ? (uint32_t)weight : s->first;
+    s->end = (uint32_t)weight >= s->end ? (uint32_t)weight + 1 : s->end;
+}
+
+static struct span span_of(const struct bl_model *m, int layer)
+{
+    static const uint8_t roles[] = {BL_W_EXP_GATE, BL_W_EXP_UP, BL_W_EXP_DOWN};
+    struct span s = {UINT32_MAX, 0};
+
+    for (size_t i = 0; i < BL_COUNT(roles); i++) {
+        const struct bl_linear *l = &m->layer[layer].role[roles[i]];
+        widen(&s, l->w);
+        widen(&s, l->bias);
+        widen(&s, l->scale);
+    }
+    return s;
+}
+
 static uint64_t piece_bytes(const struct bl_model *m, uint32_t weight, uint32_t n)
 {
     return bl_align_up(n * bl_weight_expert_stride(&m->weight[weight]), PIECE_ALIGN);
@@ -29,8 +56,10 @@ static uint64_t piece_bytes(const struct bl_model *m, uint32_t weight, uint32_t 
 
 static uint64_t pieces_bytes(const struct bl_model *m, uint32_t layer, uint32_t n)
 {
+    const struct span s = span_of(m, (int)layer);
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < m->n_weights; i++)
+
+    for (uint32_t i = s.first; i < s.end; i++)
         if (is_of(m, i, (int)layer) && bl_weight_leads(m, i))
             bytes += piece_bytes(m, i, n);
     return bytes;
@@ -38,7 +67,9 @@ static uint64_t pieces_bytes(const struct bl_model *m, uint32_t layer, uint32_t 
 
 static void count(const struct bl_model *m, uint32_t layer, struct bl_chunking *c)
 {
-    for (uint32_t i = 0; i < m->n_weights; i++) {
+    const struct span s = span_of(m, (int)layer);
+
+    for (uint32_t i = s.first; i < s.end; i++) {
         if (!is_of(m, i, (int)layer))
             continue;
         c->n_tables++;
@@ -84,9 +115,10 @@ uint64_t bl_chunk_offset(const struct bl_model *m, const struct bl_chunking *c, 
                          uint32_t n)
 {
     const struct bl_weight *w = &m->weight[weight];
+    const struct span s = span_of(m, w->layer);
     uint64_t off = c->table_bytes;
 
-    for (uint32_t i = 0; i < m->n_weights; i++) {
+    for (uint32_t i = s.first; i < s.end; i++) {
         if (!is_of(m, i, w->layer) || !bl_weight_leads(m, i))
             continue;
         if (m->weight[i].tensor == w->tensor)
@@ -99,7 +131,8 @@ uint64_t bl_chunk_offset(const struct bl_model *m, const struct bl_chunking *c, 
 uint64_t bl_chunk_table(const struct bl_model *m, uint32_t weight)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < weight; i++)
+
+    for (uint32_t i = span_of(m, m->weight[weight].layer).first; i < weight; i++)
         n += is_of(m, i, m->weight[weight].layer);
     return n * m->hp.n_expert * sizeof(uint64_t);
 }

@@ -74,6 +74,7 @@ static enum bl_status say_redone(struct bl_plan_file *file, struct bl_choice *c,
     const struct bl_search_options so = {.depth_tokens = file->settings.depth_tokens};
 
     c->plan = p->plan; /* lent */
+    c->sending_chosen = true;
     BL_TRY(bl_plan_speed(c, p->model, &p->machine, &so));
     if (!(c->decode.tok_per_s >
           0)) { /* nothing was measured here: what was predicted may still hold */

@@ -76,6 +76,8 @@ static const struct bl_json_field settings_rows[] = {
     WORD("placed_by", placed_by, bl_placed_by_words, false),
     OTHER("expert_policy", false),
     BYTES("move_bytes", move_bytes, 0),
+    COUNT("stream_from_tok", stream_from, 1 << 20),
+    BYTES("chunk_bytes", chunk_bytes, 0),
 };
 #undef OF
 

@@ -45,6 +45,8 @@ struct bl_plan_file_settings {
     uint8_t placed_by;               /* enum bl_placed_by */
     uint8_t expert_policy;           /* enum bl_expert_policy, of slots */
     uint64_t move_bytes;
+    uint32_t stream_from;            /* struct bl_plan */
+    uint64_t chunk_bytes;
     uint32_t depth_tokens;
     uint64_t reserve_bytes;
     uint64_t nodes;                  /* bits, as in struct bl_plan */

@@ -152,6 +152,8 @@ static enum bl_status place_all(struct apply *a)
             BL_TRY(place_slots(a, i));
     a->plan->expert_policy = f->settings.expert_policy;
     a->plan->move_bytes = f->settings.move_bytes;
+    a->plan->stream_from = f->settings.stream_from;
+    a->plan->chunk_bytes = f->settings.chunk_bytes;
     return BL_OK;
 }
 
@@ -282,6 +284,7 @@ static enum bl_status judge(struct bl_choice *c, struct bl_costs *costs,
                             const struct bl_search_options *opt)
 {
     BL_TRY(bl_plan_file_apply(&c->plan, f, m, machine, options, opt->reserve_bytes));
+    c->sending_chosen = true;
     BL_TRY(bl_fix_slots(&c->plan, m, machine, opt->known));
     c->plan.known = opt->known;
     BL_TRY(bl_price_slots(&c->plan, m, machine, opt));

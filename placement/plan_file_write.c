@@ -255,6 +255,8 @@ static void settle(struct bl_plan_file_settings *s, const struct bl_plan *p,
     s->nodes = p->nodes;
     s->expert_policy = p->n_slot_sets ? p->expert_policy : BL_EXPERTS_LRU;
     s->move_bytes = p->n_slot_sets ? p->move_bytes : 0;
+    s->stream_from = p->stream_from;
+    s->chunk_bytes = p->stream_from ? p->chunk_bytes : 0;
     snprintf(s->type_k, sizeof s->type_k, "%s", bl_dtypes[m->opt.type_k].name);
     snprintf(s->type_v, sizeof s->type_v, "%s", bl_dtypes[m->opt.type_v].name);
     if (s->asked_ctx_tokens <= s->ctx_tokens)

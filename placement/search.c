@@ -169,6 +169,8 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     BL_TRY(confirm_one(t, *n, &best));
     if (!best)
         return bl_search_no_room(&t[0].s, 0);
+    BL_TRY(
+        bl_choose_sending(&best->c, m, machine, &best->opt)); /* before the last room is filled */
     BL_TRY(bl_search_split(&best->s));
     BL_TRY(bl_search_experts(&best->s));
     best->c.n_simulated = best->s.n_simulated;

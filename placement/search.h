@@ -52,6 +52,7 @@ struct bl_choice {
     uint32_t stream_from_tok;    /* from there on sending the host's experts to cards is quicker; 0: never is */
     uint32_t sent_from_tok[BL_MAX_DEVICES]; /* likewise of each card alone, and not in powers of two */
     uint32_t n_simulated;
+    bool sending_chosen;             /* from where on experts are sent stands in the plan */
     bool by_rules, by_hand;      /* not searched; by_hand: a plan file that was edited */
 };
 enum bl_status bl_search(struct bl_choice *out, const struct bl_model *, const struct bl_machine *,

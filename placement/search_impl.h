@@ -172,7 +172,7 @@ enum bl_status bl_search_any(struct bl_search_state *, bool *fits);
  * of 256 tokens; 0: none. */
 enum bl_status bl_search_nearest(const struct bl_search_state *, uint64_t *nearest);
 enum bl_status bl_search_no_room(const struct bl_search_state *, uint64_t nearest);
-/* A step's nanoseconds. */
+/* A step's nanoseconds, with the plan's experts sent from so many tokens on; INFINITY: they cannot be. */
 enum bl_status bl_simulate(const struct bl_model *, const struct bl_plan *, const struct bl_machine *,
                            const struct bl_search_options *, uint32_t n_tok, uint32_t stream_from, double *ns);
 bool bl_plan_fits(const struct bl_plan *, const struct bl_costs *, const struct bl_machine *);
@@ -183,6 +183,10 @@ enum bl_status bl_plan_fill_memory(struct bl_plan *, const struct bl_model *, co
 /* Threads and memory nodes of a described host, unless somebody asked for some. */
 enum bl_status bl_choose_host(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                               const struct bl_search_options *);
+/* From where on experts are sent, which is from then on the plan's: with smaller chunks where there is little room for them;
+ * the ledger is filled. */
+enum bl_status bl_choose_sending(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
+                                 const struct bl_search_options *);
 /* sent_from_tok of every card. */
 enum bl_status bl_find_crossovers(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                                   const struct bl_search_options *);

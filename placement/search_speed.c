@@ -52,6 +52,41 @@ static enum bl_status find_crossover(struct bl_choice *c, const struct bl_model 
     return BL_OK;
 }
 
+static bool has_room(const struct bl_plan *p, const struct bl_machine *machine,
+                     const struct bl_search_options *opt)
+{
+    for (uint16_t d = 1; d < machine->n_devices; d++)
+        if (bl_ledger_planned(&p->ledger, d) >
+            bl_device_budget(&machine->device[d], opt->reserve_bytes))
+            return false;
+    return true;
+}
+
+enum bl_status bl_choose_sending(struct bl_choice *c, const struct bl_model *m,
+                                 const struct bl_machine *machine,
+                                 const struct bl_search_options *opt)
+{
+    const uint64_t least = 4 << 20;
+    struct bl_plan *p = &c->plan;
+
+    c->sending_chosen = true;
+    p->stream_from = 0;
+    p->chunk_bytes = 0;
+    BL_TRY(find_crossover(c, m, machine, opt));
+    if (!c->stream_from_tok)
+        return BL_OK;
+    for (uint64_t bytes = BL_CHUNK_BYTES; bytes >= least; bytes /= 2) {
+        p->stream_from = c->stream_from_tok;
+        p->chunk_bytes = bytes < BL_CHUNK_BYTES ? bytes : 0;
+        BL_TRY(bl_plan_fill_memory(p, m, machine));
+        if (has_room(p, machine, opt))
+            return BL_OK;
+    }
+    p->stream_from = c->stream_from_tok = 0;
+    p->chunk_bytes = 0;
+    return bl_plan_fill_memory(p, m, machine);
+}
+
 static bool all_measured(const struct bl_machine *machine)
 {
     for (uint32_t d = 0; d < machine->n_devices; d++)
@@ -102,18 +137,17 @@ enum bl_status bl_plan_speed(struct bl_choice *c, const struct bl_model *m,
     double ns[2] = {0};
 
     enum bl_status st = bl_choose_host(c, m, machine, opt);
-    if (!st)
-        st = find_crossover(c, m, machine, opt);
+    if (!st && !c->sending_chosen)
+        st = bl_choose_sending(c, m, machine, opt);
+    c->stream_from_tok = c->plan.stream_from;
     if (!st)
         st = bl_find_crossovers(c, m, machine, opt);
     if (!st)
         st = bl_explain_sending(c, m, machine);
     if (!st)
         st = bl_program_lower(&t.decode, m, &c->plan, machine, &one);
-    struct bl_plan sends = c->plan;
-    sends.stream_from = c->stream_from_tok;
     if (!st)
-        st = bl_program_lower(&t.prefill, m, &sends, machine, &many);
+        st = bl_program_lower(&t.prefill, m, &c->plan, machine, &many);
     if (!st)
         st = price(&t, c, m, machine, opt, ns);
     c->decode.tok_per_s = 1e9 / ns[BL_DECODE];

@@ -64,14 +64,16 @@ enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
                            const struct bl_machine *machine, const struct bl_search_options *opt,
                            uint32_t n_tok, uint32_t stream_from, double *ns)
 {
-    const struct bl_timeline_options to = {
-        .table = opt->table, .depth_tokens = opt->depth_tokens, .stream_from_tok = stream_from};
+    const struct bl_timeline_options to = {.table = opt->table, .depth_tokens = opt->depth_tokens};
+    struct bl_plan with = *p;
     struct bl_timeline t = {0};
+
+    with.stream_from = stream_from;
 
     *ns = INFINITY;
     if (stream_from && !sends_over_links(m, p, machine))
         return BL_OK;
-    const enum bl_status st = bl_timeline_predict(&t, m, p, machine, n_tok, &to);
+    const enum bl_status st = bl_timeline_predict(&t, m, &with, machine, n_tok, &to);
     if (!st)
         *ns = t.ns;
     bl_timeline_finish(&t);
