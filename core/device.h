@@ -116,6 +116,7 @@ struct bl_caps {
 struct bl_device {
     const struct bl_device_ops *ops;
     char name[16];           /* "cpu0" */
+    bool unified;            /* its memory is the host's: weights are read to where they stay */
     uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
 };
@@ -135,6 +136,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint64_t nodes;          /* memory nodes for blocks, a bit each: one is filled alone, several by turns; 0 = any */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
+    bool unified;            /* its memory is the host's, which sees all of it */
     bool in_line;            /* who enqueues may do the work: no other device could go on meanwhile */
     uint16_t number;         /* in the machine: how devices tell each other apart */
     const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
@@ -142,8 +144,9 @@ struct bl_device_config {    /* what the plan asks of a device at open */
 struct bl_device_facts {     /* before it is opened */
     char id[32];             /* stays when others come and go, the same to all backends: "pci-0000:01:00.0"; empty: not known */
     char name[64];           /* for people */
-    uint64_t mem_bytes, free_bytes;
+    uint64_t mem_bytes, free_bytes; /* free 0: not known */
     bool integrated;         /* its memory is the host's */
+    bool software;           /* it is the host's processors */
 };
 struct bl_backend {
     const char *name;                              /* "cpu" */
@@ -151,7 +154,7 @@ struct bl_backend {
     /* Pure: caps that open would give for this configuration. */
     enum bl_status (*caps)(uint32_t index, const struct bl_device_config *, struct bl_caps *out);
     enum bl_status (*open)(uint32_t index, const struct bl_device_config *, struct bl_device **out);
-    enum bl_status (*facts)(uint32_t index, struct bl_device_facts *out); /* may be NULL */
+    enum bl_status (*facts)(uint32_t index, struct bl_device_facts *out); /* may be NULL; BL_EUNAVAILABLE: none */
     /* pure functions of caps */
     bool (*supports)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
     uint64_t (*scratch_bytes)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);

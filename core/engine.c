@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "take.h"
 #include "vocab.h"
 
 #include <stdlib.h>
@@ -12,12 +13,7 @@
 static enum bl_status take(struct bl_engine *e, uint16_t d, enum bl_purpose purpose, uint64_t bytes,
                            struct bl_mem *out)
 {
-    struct bl_device *dev = e->parts.device[d];
-
-    if (!bytes)
-        return BL_OK;
-    BL_TRY(dev->ops->mem_alloc(dev, bytes, d == 0, out));
-    return bl_ledger_count(&e->parts.plan.ledger, d, purpose, (int64_t)out->granted_bytes);
+    return bl_take(&e->parts.plan.ledger, d, e->parts.device[d], purpose, bytes, d == 0, out);
 }
 
 /* One block holds both; they are told apart. */
@@ -127,11 +123,9 @@ static void free_blocks(struct bl_engine *e)
         free_mem(&e->state_mem[d]);
 }
 
-/* Streams first: one that timed out may still be running a program. */
-void bl_close(struct bl_engine *e)
+/* All but the parts. Streams first: one that timed out may still be running a program. */
+static void give_back(struct bl_engine *e)
 {
-    if (!e)
-        return;
     close_streams(e);
     bl_stage_close_streams(&e->stage);
     for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++)
@@ -152,6 +146,13 @@ void bl_close(struct bl_engine *e)
     free(e->state_addr);
     free(e->session);
     free(e->out_row);
+}
+
+void bl_close(struct bl_engine *e)
+{
+    if (!e)
+        return;
+    give_back(e);
     bl_engine_parts_finish(&e->parts);
     free(e);
 }
@@ -205,12 +206,18 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
                           e->parts.device, e->parts.experts.uses ? &e->parts.experts : NULL);
     for (uint16_t d = 0; !st && d < e->parts.machine.n_devices; d++)
         bl_stage_settle(&e->stage, d, &e->place[d]);
-    if (st) {
+    if (!st) {
+        *out = e;
+        return BL_OK;
+    }
+    if (st != BL_ENOMEM || !e->parts.plan.ledger.shortage.asked_bytes) {
         bl_close(e);
         return st;
     }
-    *out = e;
-    return BL_OK;
+    give_back(e);
+    *parts = e->parts;
+    free(e);
+    return st;
 }
 
 /* ---- programs ---- */

@@ -4,7 +4,7 @@
  * Purpose   executes a plan: takes the planned blocks, binds programs, writes params, runs steps.
  * Ownership owns file, model, vocabulary, machine, plan, devices and all memory given or taken.
  * Units     bytes, tokens.
- * Errors    create: as the step that failed; everything handed in is closed on failure too.
+ * Errors    create: as the step that failed; everything handed in is closed on failure too, unless memory was short.
  * Threads   one thread at a time per engine.
  */
 #ifndef BL_ENGINE_H
@@ -14,7 +14,7 @@
 #include "sched.h"
 #include "weights.h"
 
-struct bl_engine_parts {         /* handed over to the engine, on failure as well */
+struct bl_engine_parts {         /* handed over to the engine, on failure as well; but see create */
     struct bl_gguf *gguf;
     struct bl_model *model;
     struct bl_vocab *vocab;      /* NULL: none */
@@ -24,6 +24,8 @@ struct bl_engine_parts {         /* handed over to the engine, on failure as wel
     struct bl_device **device;   /* [n_devices], malloc'ed; NULL where not used */
 };
 void bl_engine_parts_finish(struct bl_engine_parts *); /* zeroed or half-filled is fine */
+/* BL_ENOMEM with a shortage in the plan's ledger: a device has less memory than was planned; the parts are handed back, to
+ * be planned anew. Otherwise they are zeroed. */
 enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *, const struct bl_options *);
 
 struct bl_kept_program {

@@ -73,6 +73,14 @@ uint64_t bl_ledger_planned(const struct bl_ledger *l, uint16_t device)
     return sum;
 }
 
+uint64_t bl_ledger_measured(const struct bl_ledger *l, uint16_t device)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        sum += l->line[i].device == device ? l->line[i].measured_bytes : 0;
+    return sum;
+}
+
 void bl_ledger_finish(struct bl_ledger *l)
 {
     free(l->line);

@@ -31,14 +31,23 @@ struct bl_ledger_line {
     uint8_t purpose;
     uint64_t planned_bytes, measured_bytes;
 };
+/* What ended the taking of what was planned. */
+struct bl_shortage {
+    uint16_t device;
+    uint8_t purpose;
+    uint64_t asked_bytes;           /* of the block that was refused; 0: none was */
+    uint64_t there_bytes;           /* taken on the device by then, and what more it would have given */
+};
 struct bl_ledger {
     struct bl_ledger_line *line;
     uint32_t n, cap;
+    struct bl_shortage shortage;
 };
 const char *bl_purpose_name(enum bl_purpose);
 enum bl_status bl_ledger_plan(struct bl_ledger *, uint16_t device, enum bl_purpose, uint64_t bytes);  /* adds */
 enum bl_status bl_ledger_count(struct bl_ledger *, uint16_t device, enum bl_purpose, int64_t bytes);  /* adds; < 0: given back */
-uint64_t bl_ledger_planned(const struct bl_ledger *, uint16_t device); /* sum over purposes */
+uint64_t bl_ledger_planned(const struct bl_ledger *, uint16_t device);  /* sum over purposes */
+uint64_t bl_ledger_measured(const struct bl_ledger *, uint16_t device); /* likewise */
 void bl_ledger_finish(struct bl_ledger *);
 
 #endif

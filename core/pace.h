@@ -47,11 +47,12 @@ enum bl_fault_kind {
     BL_FAULT_LOST,    /* from the n-th command on everything fails */
     BL_FAULT_STUCK,   /* the n-th command never ends */
     BL_FAULT_CORRUPT, /* a bit of what the n-th copy brought is wrong */
+    BL_FAULT_MEMORY,  /* of the n-th byte on there is none, whatever the machine says */
     BL_N_FAULT_KINDS
 };
 struct bl_fault {
     uint8_t kind;
-    uint32_t nth; /* from 1 */
+    uint64_t nth; /* from 1 */
 };
 struct bl_simulated {
     uint64_t mem_bytes;   /* all there is; 0: no limit */

@@ -2,6 +2,7 @@
 #include "residency.h"
 
 #include "mem.h"
+#include "take.h"
 #include "thread.h"
 
 #include <stdio.h>
@@ -389,8 +390,7 @@ static enum bl_status open_block(struct bl_residency *r, uint16_t d, uint64_t by
     if (!b->off)
         return bl_fail(BL_ENOMEM, "out of memory for the slots of %s", dev->name);
     bl_plan_slot_offsets(r->plan, r->model, d, b->off);
-    BL_TRY(dev->ops->mem_alloc(dev, bytes, false, &b->mem));
-    BL_TRY(bl_ledger_count(&r->plan->ledger, d, BL_MEM_SLOTS, (int64_t)b->mem.granted_bytes));
+    BL_TRY(bl_take(&r->plan->ledger, d, dev, BL_MEM_SLOTS, bytes, false, &b->mem));
     return dev->ops->stream_open(dev, &b->stream);
 }
 

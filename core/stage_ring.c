@@ -2,6 +2,7 @@
 #include "stage_ring.h"
 
 #include "mem.h"
+#include "take.h"
 
 #include <stdlib.h>
 
@@ -398,12 +399,7 @@ void bl_stage_settle(const struct bl_stage *s, uint16_t device, struct bl_place 
 
 static enum bl_status take(struct bl_stage *s, uint16_t d, uint64_t bytes, struct bl_mem *out)
 {
-    struct bl_device *dev = s->device[d];
-
-    if (!bytes)
-        return BL_OK;
-    BL_TRY(dev->ops->mem_alloc(dev, bytes, d == 0, out));
-    return bl_ledger_count(&s->plan->ledger, d, BL_MEM_STAGING, (int64_t)out->granted_bytes);
+    return bl_take(&s->plan->ledger, d, s->device[d], BL_MEM_STAGING, bytes, d == 0, out);
 }
 
 static enum bl_status open_ring(struct bl_stage *s, const struct bl_machine *machine, uint16_t d)

@@ -4,6 +4,7 @@
 #include "log.h"
 #include "mem.h"
 #include "numa.h"
+#include "take.h"
 #include "thread.h"
 #include "upload.h"
 
@@ -148,6 +149,16 @@ enum bl_status bl_weights_check(const struct bl_weights *w, const struct bl_mode
 
 /* ---- read: one block per device ---- */
 
+static enum bl_status take_blocks(struct loader *l, uint16_t d)
+{
+    struct bl_ledger *ledger = &l->plan->ledger;
+    const struct bl_block_bytes *b = &l->blocks[d];
+
+    BL_TRY(bl_take(ledger, d, l->device[d], BL_MEM_WEIGHTS, b->weights,
+                   d == 0 || l->device[d]->unified, &l->w->block[d]));
+    return bl_take(ledger, d, l->device[d], BL_MEM_PARAMS, b->tables, true, &l->w->table[d]);
+}
+
 /* Bytes of a tensor's slice into the block, straight or through the host's. */
 static enum bl_status read_piece(struct loader *l, struct bl_file *file, uint64_t from, size_t n,
                                  const struct bl_mem *block, uint64_t to)
@@ -202,11 +213,9 @@ static enum bl_status read_tensors(struct loader *l, uint16_t d, const struct bl
 
 static enum bl_status use_read(struct loader *l, uint16_t d)
 {
-    struct bl_mem *block = &l->w->block[d];
+    const struct bl_mem *block = &l->w->block[d];
     enum bl_status st = BL_OK;
 
-    BL_TRY(l->device[d]->ops->mem_alloc(l->device[d], l->blocks[d].weights, d == 0, block));
-    BL_TRY(bl_ledger_count(&l->plan->ledger, d, BL_MEM_WEIGHTS, (int64_t)block->granted_bytes));
     if (!block->host)
         st = bl_upload_open(&l->upload, l->device[d], l->room);
     l->upload.patience_ns = l->opt->watchdog_s * UINT64_C(1000000000);
@@ -215,22 +224,12 @@ static enum bl_status use_read(struct loader *l, uint16_t d)
     const enum bl_status sent = bl_upload_close(&l->upload);
     if (st || sent)
         return st ? st : sent;
-    if (block->host)
+    if (block->host && d == 0)
         lock_pages(l, block->host, block->bytes);
     return BL_OK;
 }
 
 /* ---- addresses of weights and experts ---- */
-
-static enum bl_status take_table(struct loader *l, uint16_t d)
-{
-    struct bl_mem *table = &l->w->table[d];
-
-    if (!l->blocks[d].tables)
-        return BL_OK;
-    BL_TRY(l->device[d]->ops->mem_alloc(l->device[d], l->blocks[d].tables, true, table));
-    return bl_ledger_count(&l->plan->ledger, d, BL_MEM_PARAMS, (int64_t)table->granted_bytes);
-}
 
 /* In a block a device's own experts lie one after the other, in a mapped file all of them do. */
 static void fill_table(const struct loader *l, uint16_t d, const struct bl_weight *w,
@@ -301,7 +300,6 @@ static enum bl_status load_device(struct loader *l, uint16_t d)
     bl_plan_tensor_offsets(l->plan, l->model, d, l->off);
     memset(l->base, 0, n * sizeof *l->base);
     BL_TRY(l->blocks[d].weights ? use_read(l, d) : use_mapped(l, d));
-    BL_TRY(take_table(l, d));
     address_weights(l, d);
     return check_ids(l, d);
 }
@@ -391,6 +389,10 @@ enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *mode
         goto out;
     l.started_ns = bl_now_ns();
     l.progress.total_bytes = total_bytes(&l, n_devices);
+    for (uint16_t d = 0; !st && d < n_devices;
+         d++) /* what is missing shows before hours of reading */
+        if (device[d])
+            st = take_blocks(&l, d);
     for (uint16_t d = 0; !st && d < n_devices; d++)
         if (device[d])
             st = load_device(&l, d);

@@ -3,6 +3,7 @@
 #include "devices.h"
 
 #include "backends.h"
+#include "found.h"
 #include "json.h"
 #include "log.h"
 #include "machine_file.h"
@@ -17,8 +18,10 @@ struct item {
     char shown[MOST_TEXT]; /* as given */
     char all[MOST_TEXT];   /* cut into those below */
     char *memory, *link, *fault;
+    bool shared; /* its memory is the host's */
     const struct bl_backend *backend;
     uint32_t index;
+    struct bl_found found; /* of a device that a driver tells of */
 };
 
 /* ---- one item ---- */
@@ -38,10 +41,21 @@ static const char *backend_name(const void *arg, size_t i)
     return bl_backends[i] ? bl_backends[i]->name : NULL;
 }
 
+static enum bl_status find_by_id(struct item *it)
+{
+    if (bl_found_by_id(it->all, NULL, &it->found))
+        return bl_fail_in(BL_EINVAL, "--devices");
+    it->backend = it->found.backend;
+    it->index = it->found.index;
+    return BL_OK;
+}
+
 static enum bl_status find_backend(struct item *it)
 {
     char *digits = it->all;
 
+    if (bl_found_is_id(it->all))
+        return find_by_id(it);
     while (*digits && !isdigit((unsigned char)*digits))
         digits++;
     char *end = digits;
@@ -56,7 +70,21 @@ static enum bl_status find_backend(struct item *it)
         return bl_fail(BL_EINVAL, "--devices: '%s' is of no kind that this build has%s%s",
                        it->shown, near ? "; the nearest is " : "", near ? near : "");
     }
+    struct bl_found f = {.backend = it->backend, .index = it->index};
+    const enum bl_status st =
+        f.backend->facts ? f.backend->facts(f.index, &f.facts) : BL_EUNAVAILABLE;
+    if (!st)
+        it->found = f;
+    else if (f.backend->facts && !it->memory) /* with a size it can be planned for all the same */
+        return bl_fail_in(st, "--devices: '%s'", it->shown);
     return BL_OK;
+}
+
+/* Addresses on a bus have colons of their own. */
+static char *after_name(char *text)
+{
+    enum { BUS_ID = 16 };
+    return bl_found_is_id(text) && text[0] == 'p' && strlen(text) >= BUS_ID ? text + BUS_ID : text;
 }
 
 static enum bl_status read_item(struct item *it, const char *text, size_t n)
@@ -69,7 +97,14 @@ static enum bl_status read_item(struct item *it, const char *text, size_t n)
     memcpy(it->all, it->shown, sizeof it->all);
     it->fault = cut(it->all, '+');
     it->link = cut(it->all, '@');
-    it->memory = cut(it->all, ':');
+    it->memory = cut(after_name(it->all), ':');
+    char *size = it->memory ? cut(it->memory, ':') : NULL;
+    it->shared = it->memory && !strcmp(it->memory, "shared");
+    if (it->shared)
+        it->memory = size;
+    else if (size)
+        return bl_fail(BL_EINVAL, "--devices: '%s': memory is SIZE, shared or shared:SIZE",
+                       it->shown);
     return find_backend(it);
 }
 
@@ -91,21 +126,27 @@ static enum bl_status read_fault(const struct item *it, struct bl_fault *out)
         [BL_FAULT_ALLOC] = "alloc", [BL_FAULT_COPY] = "copy",   [BL_FAULT_SUBMIT] = "submit",
         [BL_FAULT_LOST] = "lost",   [BL_FAULT_STUCK] = "stuck", [BL_FAULT_CORRUPT] = "corrupt"};
     char text[MOST_TEXT], *end;
+    double bytes;
 
     if (!it->fault)
         return BL_OK;
     snprintf(text, sizeof text, "%s", it->fault);
     const char *number = cut(text, '=');
+    if (number && !strcmp(text, "memory")) {
+        BL_TRY(read_number(it, "fault", number, BL_JSON_SIZE, 1, &bytes));
+        *out = (struct bl_fault){BL_FAULT_MEMORY, (uint64_t)bytes};
+        return BL_OK;
+    }
     const unsigned long nth =
         number && isdigit((unsigned char)*number) ? strtoul(number, &end, 10) : 0;
     for (unsigned kind = BL_FAULT_NONE + 1; kind < BL_N_FAULT_KINDS; kind++)
-        if (nth && nth < UINT32_MAX && !*end && !strcmp(text, word[kind])) {
-            *out = (struct bl_fault){(uint8_t)kind, (uint32_t)nth};
+        if (nth && nth < UINT32_MAX && !*end && word[kind] && !strcmp(text, word[kind])) {
+            *out = (struct bl_fault){(uint8_t)kind, nth};
             return BL_OK;
         }
     return bl_fail(BL_EINVAL,
                    "--devices: '%s' must end in alloc, copy, submit, lost, stuck or corrupt, '=' "
-                   "and which of them it is, from 1",
+                   "and which of them it is, from 1, or in memory=SIZE",
                    it->shown);
 }
 
@@ -126,64 +167,29 @@ static void fill_figures(struct bl_machine_device *d)
     d->launch_ns = 5000;
 }
 
-/* Kernels, graphs and what drivers take besides what is asked for. */
-static uint64_t usable_of(const struct bl_device_facts *f)
-{
-    const uint64_t least = UINT64_C(256) << 20, share = f->mem_bytes / 32;
-    const uint64_t reserve = share > least ? share : least;
-
-    return f->free_bytes > 2 * reserve ? f->free_bytes - reserve : f->free_bytes / 2;
-}
-
-static enum bl_status fill_simulated(struct bl_machine_device *d, const struct item *it)
-{
-    double bytes = 8 * 0x1p30;
-
-    snprintf(d->name, sizeof d->name, "simulated");
-    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
-    d->mem_bytes = d->usable_bytes = (uint64_t)bytes;
-    return read_fault(it, &d->fault);
-}
-
-static enum bl_status fill_real(struct bl_machine_device *d, const struct item *it)
-{
-    struct bl_device_facts f = {.id = ""};
-    double bytes;
-
-    if (it->fault)
-        return bl_fail(BL_EINVAL, "--devices: '%s': only simulated devices fail when asked to",
-                       it->shown);
-    if (!it->memory && !it->backend->facts)
-        return bl_fail(BL_EINVAL,
-                       "--devices: '%s': say how much of its memory may be used, as in "
-                       "vulkan0:4GiB",
-                       it->shown);
-    if (it->backend->facts)
-        BL_TRY(it->backend->facts(it->index, &f));
-    bytes = (double)usable_of(&f);
-    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
-    snprintf(d->name, sizeof d->name, "%s", *f.name ? f.name : d->id);
-    if (*f.id)
-        snprintf(d->id, sizeof d->id, "%s", f.id);
-    d->usable_bytes = (uint64_t)bytes;
-    d->mem_bytes = f.mem_bytes > d->usable_bytes ? f.mem_bytes : d->usable_bytes;
-    d->integrated = f.integrated;
-    return BL_OK;
-}
-
 static enum bl_status fill_card(struct bl_machine_device *d, const struct item *it,
                                 const struct bl_machine_device *host)
 {
     const bool simulated = !strcmp(it->backend->name, "sim");
+    double bytes = 8 * 0x1p30;
 
-    BL_TRY(simulated ? fill_simulated(d, it) : fill_real(d, it));
-    d->kind = BL_KIND_GPU;
-    d->mem_kind = BL_MEMORY_DEDICATED;
-    snprintf(d->mem_source, sizeof d->mem_source, "--devices");
-    d->config = (struct bl_device_config){
-        .threads = 1, .cpu_mask = host->config.cpu_mask, .exact = host->config.exact};
     fill_figures(d);
-    return BL_OK;
+    if (!simulated && (it->fault || (!it->memory && !it->found.backend)))
+        return bl_fail(BL_EINVAL, "--devices: '%s': %s", it->shown,
+                       it->fault ? "only simulated devices fail when asked to"
+                                 : "say how much of its memory may be used, as in null0:4GiB");
+    BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
+    if (it->found.backend)
+        return bl_found_fill(d, host, &it->found, it->shared, it->memory ? (uint64_t)bytes : 0);
+    BL_TRY(read_fault(it, &d->fault));
+    snprintf(d->name, sizeof d->name, "%s", simulated ? "simulated" : d->id);
+    d->kind = BL_KIND_GPU;
+    d->mem_kind = it->shared ? BL_MEMORY_UNIFIED : BL_MEMORY_DEDICATED;
+    d->shares = it->shared ? 0 : BL_NO_DEVICE;
+    d->mem_bytes = d->usable_bytes = (uint64_t)bytes;
+    snprintf(d->mem_source, sizeof d->mem_source, "--devices");
+    d->config = bl_card_config(d, host);
+    return it->backend->caps(it->index, &d->config, &d->caps);
 }
 
 /* Two backends may know one card, or the list names it twice. */
@@ -217,6 +223,27 @@ static enum bl_status add_link(struct bl_machine *m, const struct item *it, uint
     return BL_OK;
 }
 
+/* What a driver tells of may be there more than once, for tests. */
+static void name_device(const struct bl_machine *m, struct bl_machine_device *d,
+                        const struct item *it)
+{
+    uint32_t nth = 1;
+
+    if (!it->found.backend) {
+        snprintf(d->id, sizeof d->id, "%s%u", it->backend->name, it->index);
+        return;
+    }
+    for (uint32_t i = 1; i < m->n_devices; i++)
+        nth += m->device[i].backend == it->backend && m->device[i].index == it->index;
+    const char *id = it->found.facts.id;
+    if (!*id)
+        snprintf(d->id, sizeof d->id, "%s%u", it->backend->name, it->index);
+    else if (nth > 1)
+        snprintf(d->id, sizeof d->id, "%.20s_%u", id, nth);
+    else
+        snprintf(d->id, sizeof d->id, "%s", id);
+}
+
 static enum bl_status add_device(struct bl_machine *m, const struct item *it)
 {
     if (m->n_devices == BL_MAX_DEVICES)
@@ -229,10 +256,9 @@ static enum bl_status add_device(struct bl_machine *m, const struct item *it)
     *d = (struct bl_machine_device){
         .backend = it->backend, .index = it->index, .shares = BL_NO_DEVICE};
     snprintf(d->backend_name, sizeof d->backend_name, "%s", it->backend->name);
-    snprintf(d->id, sizeof d->id, "%s%u", it->backend->name, it->index);
+    name_device(m, d, it);
     BL_TRY(fill_card(d, it, &bigger[0]));
     BL_TRY(check_new(m, it, d));
-    BL_TRY(it->backend->caps(it->index, &d->config, &d->caps));
     d->config.number = (uint16_t)m->n_devices;
     return add_link(m, it, (uint16_t)m->n_devices++);
 }
@@ -271,6 +297,42 @@ enum bl_status bl_machine_add_devices(struct bl_machine *m, const char *list)
         BL_TRY(add_item(m, &it));
     }
     return list && bl_machine_check(m, "--devices") ? BL_EINVAL : BL_OK;
+}
+
+static enum bl_status add_one_found(struct bl_machine *m, const struct bl_found *f,
+                                    void (*note)(void *arg, const char *text), void *arg)
+{
+    const struct item it = {.backend = f->backend, .index = f->index, .found = *f};
+    char text[192];
+
+    for (uint32_t d = 1; d < m->n_devices; d++) /* another backend knows it, too */
+        if (!strcmp(m->device[d].id, f->facts.id))
+            return BL_OK;
+    if (!f->facts.software)
+        return add_device(m, &it);
+    snprintf(text, sizeof text,
+             "%s%u (%s) computes on this processor and is left out; --devices %s%u measures it",
+             f->backend->name, f->index, f->facts.name, f->backend->name, f->index);
+    if (note)
+        note(arg, text);
+    return BL_OK;
+}
+
+enum bl_status bl_machine_add_found(struct bl_machine *m, void (*note)(void *arg, const char *text),
+                                    void *arg)
+{
+    struct bl_found f;
+
+    for (uint32_t k = 0; k < BL_MAX_DEVICES; k++) {
+        const enum bl_status st = bl_found_at(k, &f);
+        if (st == BL_EINVAL)
+            break;
+        if (st && note)
+            note(arg, bl_error());
+        if (!st)
+            BL_TRY(add_one_found(m, &f, note, arg));
+    }
+    return BL_OK;
 }
 
 enum bl_status bl_machine_simulate_host(struct bl_machine *m)

@@ -42,6 +42,9 @@ static enum bl_status open_simulated(struct bl_pacer *pacer, const struct bl_mac
 {
     struct bl_simulated sim = {.mem_bytes = d ? md->usable_bytes : 0, .fault = md->fault};
 
+    if (md->fault.kind == BL_FAULT_MEMORY)
+        sim.mem_bytes = md->fault.nth;
+
     BL_TRY(bl_pacer_pace(pacer, d, &sim.pace));
     config->sim = &sim;
     return md->backend->open(md->index, config, out);
@@ -66,6 +69,7 @@ static enum bl_status open_one(struct bl_engine_parts *p, struct bl_pacer *pacer
         config.nodes = p->plan.nodes;
         config.in_line = !uses_others(p);
     }
+    config.unified = d && md->mem_kind == BL_MEMORY_UNIFIED;
     return is_simulated(md) ? open_simulated(pacer, md, d, &config, &p->device[d])
                             : md->backend->open(md->index, &config, &p->device[d]);
 }
@@ -90,6 +94,9 @@ enum bl_status bl_devices_open(struct bl_engine_parts *p, const struct bl_option
             if (!st && d)
                 st = bl_copy_check(p->device[0], p->device[d],
                                    opt->watchdog_s * UINT64_C(1000000000));
+            if (st == BL_ENOMEM && d)
+                p->plan.ledger.shortage =
+                    (struct bl_shortage){.device = d, .purpose = BL_MEM_DRIVER, .asked_bytes = 1};
         }
     bl_pacer_release(pacer);
     return st;

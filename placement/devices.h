@@ -14,8 +14,11 @@
 #include "engine.h"
 #include "planner.h"
 
-/* Adds what the list names: NAME[NUMBER][:MEMORY][@LINK][+FAULT=N]. NULL: nothing. */
+/* Adds what the list names: NAME[NUMBER][:MEMORY][@LINK][+FAULT=N], or instead of NAME and NUMBER what a device is called
+ * at every start ("pci-0000:01:00.0"); MEMORY is a size, "shared" (the host's) or "shared:" and a size. NULL: nothing. */
 enum bl_status bl_machine_add_devices(struct bl_machine *, const char *list);
+/* Adds what drivers tell of, but for those that compute on this processor; note: what is left out and why; may be NULL. */
+enum bl_status bl_machine_add_found(struct bl_machine *, void (*note)(void *arg, const char *text), void *arg);
 /* Device 0 is simulated as well, in host memory, so that all times are those of one virtual clock. */
 enum bl_status bl_machine_simulate_host(struct bl_machine *);
 /* Like bl_plan_make; with several devices by search, which goes by what is known of the use of experts, unless that is

@@ -16,6 +16,12 @@ uint16_t bl_machine_find(const struct bl_machine *m, const char *name)
     for (uint32_t d = 0; d < m->n_devices; d++)
         if (!strcmp(m->device[d].id, name))
             return (uint16_t)d;
+    for (uint32_t d = 0; d < m->n_devices; d++) { /* as it was asked for */
+        char number[32];
+        snprintf(number, sizeof number, "%s%u", m->device[d].backend_name, m->device[d].index);
+        if (!m->device[d].described && !strcmp(number, name))
+            return (uint16_t)d;
+    }
     for (unsigned kind = 0; kind < BL_N_DEVICE_KINDS; kind++) {
         char *end;
         if (strncmp(name, prefix[kind], 3) || name[3] < '0' || name[3] > '9')

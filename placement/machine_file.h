@@ -42,7 +42,8 @@ enum bl_status bl_machine_check(struct bl_machine *, const char *what);
  * differ. True: `text` says how, "gpu0 has 12.0 GiB there, 24.0 GiB here". */
 bool bl_machine_differs(const struct bl_machine *there, const struct bl_machine *here, char *text, size_t cap);
 
-/* Index by id, or by kind and number ("gpu1" is the second GPU in the order of the machine); BL_NO_DEVICE. */
+/* Index by id, by backend and number ("vulkan0") where it can be opened, or by kind and number ("gpu1" is the second GPU
+ * in the order of the machine); BL_NO_DEVICE. */
 uint16_t bl_machine_find(const struct bl_machine *, const char *name);
 /* Of what several sources say may be used, the least that is possible; marks the others refused. False: none is. */
 bool bl_memory_judge(struct bl_memory_reading *, uint32_t n, uint64_t mem_bytes, uint64_t *usable_bytes, uint32_t *chosen);

@@ -11,6 +11,9 @@
 #include "plan_file.h"
 #include "vocab.h"
 
+#include <math.h>
+#include <stdio.h>
+
 static enum bl_status kv_type(const char *flag, const char *name, const struct bl_options *opt,
                               uint8_t *out)
 {
@@ -140,11 +143,8 @@ static enum bl_status plan_with_cache(struct bl_engine_parts *p, const struct bl
     return BL_OK;
 }
 
-static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
-                                 const struct bl_options *opt)
+static enum bl_status plan_and_open(struct bl_engine_parts *p, const struct bl_options *opt)
 {
-    BL_TRY(open_model(p, path, opt));
-    BL_TRY(bl_machine_probe(&p->machine, opt));
     if (bl_cache_is_auto(opt))
         BL_TRY(plan_with_cache(p, opt));
     else
@@ -152,6 +152,14 @@ static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
     const enum bl_status st = bl_devices_open(p, opt);
     p->plan.known = NULL; /* parts move */
     return st;
+}
+
+static enum bl_status open_parts(struct bl_engine_parts *p, const char *path,
+                                 const struct bl_options *opt)
+{
+    BL_TRY(open_model(p, path, opt));
+    BL_TRY(bl_machine_probe(&p->machine, opt));
+    return plan_and_open(p, opt);
 }
 
 static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
@@ -164,6 +172,110 @@ static enum bl_status open_by_file(struct bl_engine_parts *p, const char *path,
     BL_TRY(bl_machine_probe(&p->machine, &filled));
     BL_TRY(plan_by_file(p, file, opt, &filled));
     return bl_devices_open(p, &filled);
+}
+
+/* ---- when a device has less memory than was planned ------------------------------------------ */
+
+struct lacking {
+    uint16_t device;
+    double planned_mib, there_mib;
+    const char *purpose;
+};
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+/* What is there, but never as much as was planned: it would be planned again. A device that keeps
+ * promising more than it has is left alone. */
+static void lower(struct bl_engine_parts *p, uint32_t *n_failed, struct lacking *out)
+{
+    enum { PATIENCE = 3 };
+    const struct bl_shortage *s = &p->plan.ledger.shortage;
+    struct bl_machine_device *d = &p->machine.device[s->device];
+    const uint64_t planned = bl_ledger_planned(&p->plan.ledger, s->device);
+    const uint64_t most = planned - planned / 16, there = s->there_bytes + d->driver_bytes;
+
+    *out = (struct lacking){s->device, mib(planned), mib(there),
+                            bl_purpose_name((enum bl_purpose)s->purpose)};
+    d->usable_bytes = there < most ? there : most;
+    if (!s->there_bytes || ++n_failed[s->device] == PATIENCE)
+        d->usable_bytes = 0;
+    snprintf(d->mem_source, sizeof d->mem_source, "what it granted");
+}
+
+static void close_devices(struct bl_engine_parts *p)
+{
+    for (uint32_t d = 0; p->device && d < p->machine.n_devices; d++)
+        if (p->device[d])
+            p->device[d]->ops->close(p->device[d]);
+    free(p->device);
+    p->device = NULL;
+    bl_plan_finish(&p->plan);
+}
+
+/* "cpu0 12.0 MiB, sim0 3.1 MiB with 2 of 4 layers" */
+static void describe(const struct bl_engine_parts *p, char *text, size_t cap)
+{
+    size_t n = 0;
+
+    for (uint16_t d = 0; d < p->machine.n_devices && n < cap; d++) {
+        uint32_t layers = 0;
+        if (!bl_plan_uses(&p->plan, d))
+            continue;
+        for (uint32_t l = 0; l < p->plan.n_layers; l++)
+            layers += bl_plan_device(&p->plan, (int)l, BL_PART_ATTN) == d;
+        n += (size_t)snprintf(text + n, cap - n, "%s%s %.1f MiB with %u of %u layers",
+                              n ? ", " : "", p->machine.device[d].id,
+                              mib(bl_ledger_planned(&p->plan.ledger, d)), layers, p->plan.n_layers);
+    }
+}
+
+static enum bl_status open_lesser(struct bl_engine_parts *p, const struct bl_options *opt,
+                                  uint32_t *n_failed)
+{
+    struct lacking lack;
+    char instead[600];
+
+    lower(p, n_failed, &lack);
+    const char *id = p->machine.device[lack.device].id;
+    close_devices(p);
+    const enum bl_status st = plan_and_open(p, opt);
+    if (st && st != BL_ENOMEM)
+        return bl_fail_in(st, "%s has %.1f MiB where %.1f MiB were planned", id, lack.there_mib,
+                          lack.planned_mib);
+    describe(p, instead, sizeof instead);
+    bl_warn("%s has %.1f MiB where %.1f MiB were planned, too little for %s; instead: %s", id,
+            lack.there_mib, lack.planned_mib, lack.purpose, instead);
+    return st;
+}
+
+static enum bl_status create_or_lower(struct bl_engine **out, struct bl_engine_parts *p,
+                                      const struct bl_options *opt, enum bl_status st)
+{
+    uint32_t n_failed[BL_MAX_DEVICES] = {0};
+
+    while (!st || (st == BL_ENOMEM && p->plan.ledger.shortage.asked_bytes)) {
+        st = st ? open_lesser(p, opt, n_failed) : bl_engine_create(out, p, opt);
+        if (!st && !p->gguf) /* handed over */
+            return BL_OK;
+    }
+    return st;
+}
+
+/* A plan that was asked for is not changed behind one's back. */
+static enum bl_status explain_shortage(const struct bl_engine_parts *p, const char *plan_file)
+{
+    const struct bl_shortage *s = &p->plan.ledger.shortage;
+    const struct bl_machine_device *d = &p->machine.device[s->device];
+
+    return bl_fail_in(BL_ENOMEM,
+                      "%s wants %.1f MiB on %s, which has %.1f MiB, too little for %s; plan anew, "
+                      "with --device-set %s.usable=%.0fMiB",
+                      plan_file, mib(bl_ledger_planned(&p->plan.ledger, s->device)), d->id,
+                      mib(s->there_bytes), bl_purpose_name((enum bl_purpose)s->purpose), d->id,
+                      floor(mib(s->there_bytes)));
 }
 
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *opt)
@@ -179,9 +291,14 @@ enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const stru
     else if (!(st = bl_plan_file_load(&file, opt->plan_file)))
         st = open_by_file(&p, gguf_path, opt, &file);
     bl_plan_file_finish(&file);
-    if (st) {
-        bl_engine_parts_finish(&p);
-        return st;
+    if (p.model && (!st || st == BL_ENOMEM) && opt->expert_file) {
+        const enum bl_status known = bl_expert_file_load(&p.experts, p.model, opt->expert_file);
+        st = known ? known : st;
     }
-    return bl_engine_create(out, &p, opt);
+    if (!opt->plan_file)
+        st = create_or_lower(out, &p, opt, st);
+    else if (!st && (st = bl_engine_create(out, &p, opt)) && p.gguf)
+        st = explain_shortage(&p, opt->plan_file);
+    bl_engine_parts_finish(&p);
+    return st;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* This machine as data: for now its host CPU, which is device 0 of every machine. */
+/* This machine as data: its host CPU is device 0. */
 #include "planner.h"
 
+#include "adopt.h"
 #include "backends.h"
 #include "calibrate.h"
 #include "devices.h"
@@ -125,26 +126,6 @@ static enum bl_status apply_sets(struct bl_machine *m, const struct bl_options *
     return BL_OK;
 }
 
-/* Speeds are the file's; what may be used now, and how devices are opened, is not. */
-static void adopt(struct bl_machine_device *now, const struct bl_machine_device *then)
-{
-    struct bl_machine_device d = *then;
-    d.described = false;
-    d.backend = now->backend;
-    d.index = now->index;
-    d.config = now->config;
-    d.caps = now->caps;
-    d.caps_assumed = false;
-    d.mem_bytes = now->mem_bytes;
-    d.n_readings = now->n_readings;
-    memcpy(d.reading, now->reading, sizeof d.reading);
-    if (now->usable_bytes < then->usable_bytes) {
-        d.usable_bytes = now->usable_bytes;
-        memcpy(d.mem_source, now->mem_source, sizeof d.mem_source);
-    }
-    *now = d;
-}
-
 /* A file that is wrong is the options' fault, not the model's. */
 static enum bl_status load_file(struct bl_machine *out, const struct bl_options *opt)
 {
@@ -152,34 +133,18 @@ static enum bl_status load_file(struct bl_machine *out, const struct bl_options 
     return st == BL_EIO || st == BL_EFORMAT ? BL_EINVAL : st;
 }
 
-static enum bl_status adopt_file(struct bl_machine *m, const struct bl_options *opt)
-{
-    struct bl_machine file;
-    struct bl_machine_device *now = &m->device[0];
-    BL_TRY(load_file(&file, opt));
-    const struct bl_machine_device *then = &file.device[0];
-    enum bl_status st = BL_OK;
-    if (then->isa != now->isa || (now->cores && then->cores != now->cores))
-        st = bl_fail(BL_EINVAL,
-                     "%s is of another machine: '%s' with %u cores, this is '%s' with %u; only a "
-                     "plan can be made for it",
-                     opt->machine_file, then->name, then->cores, now->name, now->cores);
-    else
-        adopt(now, then);
-    for (uint32_t d = 1; !st && d < file.n_devices; d++)
-        bl_info("%s of the machine file is left out: no backend of this build opens it",
-                file.device[d].id);
-    bl_machine_finish(&file);
-    return st;
-}
-
 enum bl_status bl_machine_probe(struct bl_machine *out, const struct bl_options *opt)
 {
-    struct bl_machine m;
+    struct bl_machine m, file = {.n_devices = 0};
     BL_TRY(probe(&m, opt));
-    enum bl_status st = opt->machine_file ? adopt_file(&m, opt) : BL_OK;
+    enum bl_status st = opt->machine_file ? load_file(&file, opt) : BL_OK;
+    if (!st && file.n_devices)
+        st = bl_machine_adopt_host(&m, &file, opt->machine_file);
     if (!st)
         st = bl_machine_add_devices(&m, opt->devices);
+    if (!st && file.n_devices)
+        st = opt->devices ? bl_machine_adopt_figures(&m, &file) : bl_machine_adopt_cards(&m, &file);
+    bl_machine_finish(&file);
     if (!st)
         st = apply_sets(&m, opt);
     if (!st && opt->virtual_clock)
@@ -215,7 +180,12 @@ enum bl_status bl_probe(char **json, size_t *n_bytes, const struct bl_options *o
     struct bl_machine m;
     BL_TRY(bl_machine_probe(&m, opt));
     const struct bl_probe_plan plan = {.quick = po->quick, .note = po->note, .arg = po->arg};
-    enum bl_status st = bl_probe_measure(&m, &plan);
+    enum bl_status st = opt->devices ? BL_OK : bl_machine_add_found(&m, po->note, po->arg);
+    if (!st)
+        st = bl_probe_measure(&m, &plan);
+    for (uint16_t d = 1; !st && d < m.n_devices; d++)
+        if (m.device[d].backend->facts)
+            st = bl_probe_card(&m, d, &plan);
     if (!st)
         st = bl_machine_write(&m, json, n_bytes);
     if (!st && po->line)

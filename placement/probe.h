@@ -32,6 +32,11 @@ struct bl_probe_plan {
 };
 enum bl_status bl_probe_measure(struct bl_machine *, const struct bl_probe_plan *);
 
+/* ---- probe_card.c: speeds of another device and of its link with the host ---- */
+
+/* The budget is for all of it; 0: 4 s, quick 2 s. What the device cannot do, or has too little memory for, stays 0. */
+enum bl_status bl_probe_card(struct bl_machine *, uint16_t d, const struct bl_probe_plan *);
+
 /* ---- probe_rig.c: a few nodes on a device ---- */
 
 enum { BL_RIG_TOKENS = 512 };
@@ -53,8 +58,13 @@ struct bl_rig {
     uint64_t *addr;
     uint32_t first_position;      /* of the n_tok tokens of ready */
     struct bl_rig_block states;   /* where states of sessions are; none: in memory of the rig */
+    struct bl_mem card;           /* of a device that does not see the host's memory, filled with small numbers; */
+    struct bl_rig_block rest;     /* the part of it that values are in which have no place of their own */
 };
 enum bl_status bl_rig_open(struct bl_rig *, const struct bl_backend *, const struct bl_device_config *);
+/* On a card, with a block of so many bytes there, of which the rig takes the last `rest` for values. */
+struct bl_machine_device;
+enum bl_status bl_rig_open_card(struct bl_rig *, const struct bl_machine_device *, size_t bytes, size_t rest);
 void bl_rig_close(struct bl_rig *);  /* zeroed is fine */
 /* Forgets the graph and what it was bound to, states; the device stays. */
 void bl_rig_clear(struct bl_rig *);

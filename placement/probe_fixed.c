@@ -94,7 +94,7 @@ static enum bl_status time_layers(struct bl_rig *r, const struct bl_rig_block *w
     return bl_rig_time(r, LAYER_RUNS, bl_probe_cell_ns, ns);
 }
 
-static enum bl_status narrow_layers(struct bl_machine_device *d, struct bl_rig *r)
+enum bl_status bl_probe_narrow(struct bl_machine_device *d, struct bl_rig *r)
 {
     enum { NARROW = 256, LAYERS = 8 }; /* as narrow as types allow */
     double none, some;
@@ -133,7 +133,7 @@ static enum bl_status layers(struct bl_probe *p)
     const struct bl_device_config c = bl_probe_config(p, bl_probe_few_threads(p));
     bl_probe_say(p, "layers");
     BL_TRY(bl_rig_open(&r, p->dev->backend, &c));
-    enum bl_status st = narrow_layers(p->dev, &r);
+    enum bl_status st = bl_probe_narrow(p->dev, &r);
     if (!st)
         st = wide_layers(p, &r);
     bl_rig_close(&r);

@@ -48,6 +48,13 @@ uint64_t bl_probe_home_bit(const struct bl_probe *); /* the memory node that dec
 /* Decode's reading of weights of a type from a block, by a chain of matrices. */
 enum bl_status bl_probe_time_read(struct bl_probe *, struct bl_rig *, const struct bl_rig_block *, enum bl_dtype, double *bps);
 
+/* On a rig that is open: layers too narrow to cost anything else; other steps of n_tok tokens; products with a type. */
+enum bl_status bl_probe_narrow(struct bl_machine_device *, struct bl_rig *);
+enum bl_status bl_probe_team(struct bl_probe *, struct bl_rig *, uint32_t n_tok, enum bl_step_team);
+enum bl_status bl_probe_type(struct bl_probe *, struct bl_rig *few, struct bl_rig *many, enum bl_dtype);
+uint32_t bl_probe_common(uint32_t i); /* types by how common they are; BL_N_DTYPES after the last */
+double bl_probe_rounded(double);      /* three digits: what a second measurement may agree to */
+
 /* A round's parts, in this order. */
 enum bl_status bl_probe_fixed(struct bl_probe *);
 enum bl_status bl_probe_reading(struct bl_probe *);

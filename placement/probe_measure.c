@@ -84,8 +84,7 @@ static double *figure(struct bl_machine_device *d, uint32_t i)
     return i < TYPE ? (double *)&d->rate_default + i : NULL;
 }
 
-/* Three digits: what a second measurement may agree to. */
-static double rounded(double v)
+double bl_probe_rounded(double v)
 {
     char text[32];
     if (!(v > 0) || !isfinite(v))
@@ -123,7 +122,7 @@ static double merge(struct bl_machine_device *d, struct bl_machine_device *round
     uint32_t n_moves = 0;
     for (uint32_t i = 0; figure(d, i); i++) {
         const uint32_t n = samples_of(round, n_rounds, i, v);
-        *figure(d, i) = rounded(bl_median(v, n));
+        *figure(d, i) = bl_probe_rounded(bl_median(v, n));
         if (n >= LEAST_ROUNDS && n_moves < MOST)
             moves[n_moves++] = wander(v, n);
     }

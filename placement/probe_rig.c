@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "backends.h"
+#include "machine.h"
 #include "mem.h"
 #include "thread.h"
 
@@ -13,12 +14,12 @@
 enum { PAGE = 4096, INPUT_ROWS = 2 };
 static const uint64_t patience_ns = 60000000000;
 
-enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
-                           const struct bl_device_config *config)
+static enum bl_status open_at(struct bl_rig *r, const struct bl_backend *backend, uint32_t index,
+                              const struct bl_device_config *config)
 {
     *r = (struct bl_rig){.backend = backend, .arena = bl_calloc(1, sizeof *r->arena)};
-    enum bl_status st =
-        r->arena ? backend->open(0, config, &r->dev) : bl_fail(BL_ENOMEM, "probe: out of memory");
+    enum bl_status st = r->arena ? backend->open(index, config, &r->dev)
+                                 : bl_fail(BL_ENOMEM, "probe: out of memory");
     if (!st)
         st = r->dev->ops->stream_open(r->dev, &r->stream);
     if (st)
@@ -26,6 +27,38 @@ enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
     else
         bl_graph_init(&r->graph);
     return st;
+}
+
+enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
+                           const struct bl_device_config *config)
+{
+    return open_at(r, backend, 0, config);
+}
+
+/* The pattern is a small number in every type that is a float, and no odd one as a scale. */
+static enum bl_status fill_card(struct bl_rig *r)
+{
+    enum { PATTERN = 0x2c2c2c2c };
+    struct bl_point p;
+    BL_TRY(r->dev->ops->fill(r->stream, &r->card, 0, PATTERN, r->card.bytes));
+    BL_TRY(r->dev->ops->signal(r->stream, &p));
+    return r->dev->ops->join(p, patience_ns);
+}
+
+enum bl_status bl_rig_open_card(struct bl_rig *r, const struct bl_machine_device *d, size_t bytes,
+                                size_t rest)
+{
+    BL_TRY(open_at(r, d->backend, d->index, &d->config));
+    enum bl_status st = r->dev->ops->mem_alloc(r->dev, bytes, false, &r->card);
+    if (!st)
+        st = fill_card(r);
+    if (st) {
+        bl_rig_close(r);
+        return st;
+    }
+    r->rest =
+        (struct bl_rig_block){(unsigned char *)(uintptr_t)(r->card.addr + bytes - rest), rest};
+    return BL_OK;
 }
 
 void bl_rig_clear(struct bl_rig *r)
@@ -54,6 +87,8 @@ void bl_rig_close(struct bl_rig *r)
     bl_graph_finish(&r->graph);
     if (r->stream)
         r->dev->ops->stream_close(r->stream);
+    if (r->dev)
+        r->dev->ops->mem_free(&r->card);
     if (r->dev)
         r->dev->ops->close(r->dev);
     free(r->arena);
@@ -90,7 +125,7 @@ static void *from_block(const struct bl_rig_block *b, size_t bytes, size_t *at)
 static enum bl_status make_values(struct bl_rig *r, const struct bl_rig_block *weights)
 {
     const struct bl_graph *g = &r->graph;
-    size_t at = 0, state_at = 0;
+    size_t at = 0, state_at = 0, rest_at = 0;
     r->value = bl_arena_alloc(r->arena, g->n_vals * sizeof *r->value);
     for (bl_val v = 1; r->value && v < g->n_vals; v++) {
         const struct bl_value *val = &g->vals[v];
@@ -101,6 +136,8 @@ static enum bl_status make_values(struct bl_rig *r, const struct bl_rig_block *w
             r->value[v] = from_block(weights, bytes, &at);
         else if (val->origin == BL_STATE_ROWS && r->states.n)
             r->value[v] = from_block(&r->states, bytes, &state_at);
+        else if (r->rest.n)
+            r->value[v] = from_block(&r->rest, bytes, &rest_at);
         else if ((r->value[v] = bl_arena_alloc(r->arena, bytes + 64)) && val->type == BL_F32)
             fill_floats(r->value[v], bytes / sizeof(float));
         if (!r->value[v])
@@ -166,6 +203,8 @@ enum bl_status bl_rig_ready(struct bl_rig *r, const struct bl_rig_block *weights
     for (uint32_t i = r->first; i < r->graph.n_nodes; i++) {
         const uint64_t n = r->backend->scratch_bytes(&r->dev->caps, &r->graph, &r->graph.nodes[i]);
         scratch = n > scratch ? n : scratch;
+        if (r->rest.n && !r->backend->supports(&r->dev->caps, &r->graph, &r->graph.nodes[i]))
+            return bl_fail(BL_EUNSUPPORTED, "probe: %s cannot do this", r->dev->name);
     }
     BL_TRY(r->dev->ops->mem_alloc(r->dev, (size_t)scratch, false, &r->scratch));
     BL_TRY(bind_nodes(r));

@@ -178,20 +178,23 @@ static enum bl_status measure_moving(struct bl_rig *r, uint32_t n_tok, double ow
 
 /* ---- both teams ---- */
 
-static enum bl_status measure_team(struct bl_probe *p, uint32_t threads, uint32_t n_tok,
-                                   enum bl_step_team team)
+enum bl_status bl_probe_team(struct bl_probe *p, struct bl_rig *r, uint32_t n_tok,
+                             enum bl_step_team team)
 {
     const struct bl_rig_block recurrent = bl_probe_recurrent_of(&p->states);
     struct bl_step_rate *out = &p->dev->step_rate[team];
+    BL_TRY(measure_attention(p, r, n_tok == 1 ? 1 : ATTEND_TOKENS, p->dev->kv_rate[team]));
+    BL_TRY(measure_state(r, &recurrent, n_tok, &out->state_values_per_s));
+    return measure_moving(r, n_tok, p->dev->launch_ns, &out->moved_bps);
+}
+
+static enum bl_status measure_team(struct bl_probe *p, uint32_t threads, uint32_t n_tok,
+                                   enum bl_step_team team)
+{
     struct bl_rig r;
     const struct bl_device_config c = bl_probe_config(p, threads);
     BL_TRY(bl_rig_open(&r, p->dev->backend, &c));
-    enum bl_status st =
-        measure_attention(p, &r, n_tok == 1 ? 1 : ATTEND_TOKENS, p->dev->kv_rate[team]);
-    if (!st)
-        st = measure_state(&r, &recurrent, n_tok, &out->state_values_per_s);
-    if (!st)
-        st = measure_moving(&r, n_tok, p->dev->launch_ns, &out->moved_bps);
+    const enum bl_status st = bl_probe_team(p, &r, n_tok, team);
     bl_rig_close(&r);
     return st;
 }

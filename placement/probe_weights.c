@@ -9,8 +9,9 @@
 #include <stdio.h>
 
 enum {
-    COLUMNS = 4096,   /* of matrices that meet several tokens */
-    MOST_ROWS = 2048, /* of them, so that they stay in caches */
+    COLUMNS = 4096,    /* of matrices that meet several tokens */
+    MOST_ROWS = 2048,  /* of them, so that they stay in caches */
+    CARD_ROWS = 16384, /* on a card, which has more to keep busy */
     LEAST_ROWS = 64,
     SIDE = 3072, /* of matrices read for one token: a few MiB each, as in models */
     FIRST_WEIGHT = 1000
@@ -165,11 +166,18 @@ static const uint8_t common[] = {BL_Q4_K, BL_Q8_0, BL_F16,  BL_Q6_K,  BL_MXFP4,
                                  BL_Q5_K, BL_Q4_0, BL_BF16, BL_IQ4_XS};
 enum { QUICK_TYPES = 4 };
 
+uint32_t bl_probe_common(uint32_t i)
+{
+    return i < BL_COUNT(common) ? common[i] : BL_N_DTYPES;
+}
+
 /* Rows that take about a run's time, from what fewer tokens took: of the `have` in the block,
  * enough for every thread. */
-static uint32_t rows_for(double macs_per_s, uint32_t n_tok, uint32_t threads, uint32_t have)
+static uint32_t rows_for(double macs_per_s, uint32_t n_tok, const struct bl_probe *p, uint32_t have)
 {
-    const uint32_t most = threads * LEAST_ROWS > MOST_ROWS ? threads * LEAST_ROWS : MOST_ROWS;
+    const uint32_t usual = p->dev->kind == BL_KIND_GPU ? CARD_ROWS : MOST_ROWS;
+    const uint32_t threads = bl_probe_many_threads(p) * LEAST_ROWS;
+    const uint32_t most = threads > usual ? threads : usual;
     const double wanted = macs_per_s * run_s / ((double)COLUMNS * n_tok);
     uint32_t rows = wanted > most ? most : (uint32_t)wanted;
     rows = rows < LEAST_ROWS ? LEAST_ROWS : rows / LEAST_ROWS * LEAST_ROWS;
@@ -204,22 +212,24 @@ static enum bl_status measure_arranging(struct bl_probe *p, struct bl_rig *many)
     return BL_OK;
 }
 
+/* What the product itself is not: arranging, and on a card the starting of it. */
 static double arranging_ns(const struct bl_probe *p, uint32_t n_tok)
 {
+    if (p->dev->kind == BL_KIND_GPU)
+        return p->dev->launch_ns;
     const double rate = p->dev->step_rate[BL_STEP_MANY].arranged_per_s;
     return rate > 0 && n_tok > BL_FEW_TOKENS ? (double)n_tok * COLUMNS / rate * 1e9 : 0;
 }
 
-static enum bl_status measure_type(struct bl_probe *p, struct bl_rig *few, struct bl_rig *many,
-                                   enum bl_dtype t)
+enum bl_status bl_probe_type(struct bl_probe *p, struct bl_rig *few, struct bl_rig *many,
+                             enum bl_dtype t)
 {
     struct bl_type_rate rate = {0};
     const uint32_t rows = rows_in_block(p, t);
     BL_TRY(bl_probe_time_read(p, few, &p->weights, t, &rate.decode_bps));
     double ns, macs = rate.decode_bps * COLUMNS / (double)bl_dtype_row_bytes(t, COLUMNS);
     for (unsigned i = 0; i < BL_N_RATE_TOKENS; i++) {
-        const uint32_t n_tok = bl_rate_tokens[i],
-                       n = rows_for(macs, n_tok, bl_probe_many_threads(p), rows);
+        const uint32_t n_tok = bl_rate_tokens[i], n = rows_for(macs, n_tok, p, rows);
         /* steps of few tokens run on decode's threads */
         struct bl_rig *r = n_tok <= BL_FEW_TOKENS ? few : many;
         BL_TRY(time_product(r, p, t, n, n_tok, &ns));
@@ -238,7 +248,7 @@ static enum bl_status measure_list(struct bl_probe *p, struct bl_rig *few, struc
     if (!bl_probe_late(p))
         BL_TRY(measure_arranging(p, many));
     for (size_t i = 0; i < n_common && !bl_probe_late(p); i++)
-        BL_TRY(measure_type(p, few, many, (enum bl_dtype)common[i]));
+        BL_TRY(bl_probe_type(p, few, many, (enum bl_dtype)common[i]));
     p->dev->rate_default = p->dev->rate[common[0]];
     const bool all = !p->plan->quick && p->round % 3 == 0;
     for (unsigned t = 0; t < BL_N_DTYPES && all; t++) {
@@ -247,7 +257,7 @@ static enum bl_status measure_list(struct bl_probe *p, struct bl_rig *few, struc
         if (bl_probe_late(p))
             left_out++;
         else
-            BL_TRY(measure_type(p, few, many, (enum bl_dtype)t));
+            BL_TRY(bl_probe_type(p, few, many, (enum bl_dtype)t));
     }
     if (left_out) {
         char text[64];

@@ -112,7 +112,7 @@ static enum bl_status admit(struct bl_stream *s, const struct bl_command *c)
         t->waits_ns = clock_of(d)->now_ns;
     if (c->kind == BL_COMMAND_COPY && atomic_fetch_add(&d->n_copies, 1) + 1 == f->nth &&
         f->kind == BL_FAULT_COPY)
-        return bl_fail(BL_EDEVICE, "copy %u failed, as asked for", f->nth);
+        return bl_fail(BL_EDEVICE, "copy %llu failed, as asked for", (unsigned long long)f->nth);
     if (nth_command && f->kind == BL_FAULT_STUCK)
         return get_stuck(d, s);
     if (nth_command && f->kind == BL_FAULT_LOST)
@@ -438,6 +438,7 @@ static enum bl_status sim_open(uint32_t index, const struct bl_device_config *c,
     d->base.ops = &device_ops;
     snprintf(d->base.name, sizeof d->base.name, "sim%u", index);
     d->base.number = c->number;
+    d->base.unified = c->unified;
     d->pace = sim->pace;
     d->fault = sim->fault;
     d->mem_bytes = sim->mem_bytes ? sim->mem_bytes : UINT64_MAX;

@@ -69,8 +69,10 @@ static void find_family(const struct bl_vk_instance *i, VkPhysicalDevice phys,
 
     i->GetPhysicalDeviceQueueFamilyProperties(phys, &n, family);
     for (out->family = 0; out->family < n; out->family++)
-        if (family[out->family].queueFlags & VK_QUEUE_COMPUTE_BIT)
+        if (family[out->family].queueFlags & VK_QUEUE_COMPUTE_BIT) {
+            out->tick_bits = family[out->family].timestampValidBits;
             return;
+        }
     out->lacks = "a queue that computes";
 }
 
@@ -100,6 +102,7 @@ static void find_limits(const struct bl_vk_instance *i, VkPhysicalDevice phys,
 
     i->GetPhysicalDeviceProperties2(phys, &all);
     snprintf(out->name, sizeof out->name, "%s", p->deviceName);
+    out->tick_ns = (double)p->limits.timestampPeriod;
     out->software = p->deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     out->subgroup =
         size.maxSubgroupSize > group.subgroupSize ? size.maxSubgroupSize : group.subgroupSize;
@@ -123,8 +126,6 @@ static void find_limits(const struct bl_vk_instance *i, VkPhysicalDevice phys,
 static void find_facts(const struct bl_vk_instance *i, VkPhysicalDevice phys,
                        struct bl_vk_facts *out)
 {
-    VkPhysicalDeviceMemoryProperties2 memory = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     struct features f;
 
     *out = (struct bl_vk_facts){0};
@@ -136,8 +137,7 @@ static void find_facts(const struct bl_vk_instance *i, VkPhysicalDevice phys,
         i->GetPhysicalDeviceFeatures2(phys, &f.core);
         out->lacks = lacking(&f);
     }
-    i->GetPhysicalDeviceMemoryProperties2(phys, &memory);
-    out->memory = memory.memoryProperties;
+    bl_vk_find_identity(i, phys, out);
 }
 
 static enum bl_status list(const struct bl_vk_instance *i, VkPhysicalDevice *phys, uint32_t *n)
@@ -176,6 +176,24 @@ enum bl_status bl_vk_count(uint32_t *n)
     const enum bl_status st = list(&i, phys, n);
     bl_vk_instance_close(&i);
     return st;
+}
+
+enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
+{
+    struct bl_vk_instance i;
+    struct bl_vk_facts f;
+    VkPhysicalDevice phys;
+
+    BL_TRY(bl_vk_instance_open(&i));
+    const enum bl_status st = find_physical(&i, index, &phys, &f);
+    bl_vk_instance_close(&i);
+    BL_TRY(st);
+    *out =
+        (struct bl_device_facts){.integrated = f.integrated && !f.software, .software = f.software};
+    snprintf(out->id, sizeof out->id, "%s", f.id);
+    snprintf(out->name, sizeof out->name, "%.63s", f.name);
+    bl_vk_memory_sum(&f, &out->mem_bytes, &out->free_bytes);
+    return BL_OK;
 }
 
 static enum bl_status create_device(struct bl_vk_device *d, VkPhysicalDevice phys)
@@ -249,6 +267,8 @@ enum bl_status bl_vk_open(uint32_t index, const struct bl_device_config *c, stru
         return bl_fail(BL_ENOMEM, "vulkan%u: out of memory", index);
     d->base.ops = &bl_vk_ops;
     d->base.caps = bl_vk_caps(c);
+    d->base.unified = c->unified;
+    d->base.number = c->number;
     snprintf(d->base.name, sizeof d->base.name, "vulkan%u", index);
     pthread_mutex_init(&d->turn, NULL);
     if ((st = bl_vk_instance_open(&d->instance)) ||

@@ -6,27 +6,6 @@
 
 #include <stdlib.h>
 
-enum {
-    NEAR = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-    SEEN = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
-};
-
-/* What is wanted most first. Memory that the host sees is small and written by it (tables, params):
- * the device's own where the host reaches it, otherwise the host's. Everything else is the device's
- * own, out of the host's sight where there is such, as what the host sees of a card may be a small
- * window. */
-static const struct wish {
-    bool host_visible;
-    uint32_t has, lacks;
-} wishes[] = {
-    {true, NEAR | SEEN, 0}, {true, SEEN, 0}, {false, NEAR, SEEN}, {false, NEAR, 0}, {false, 0, 0},
-};
-
-static bool grants(const struct wish *w, uint32_t flags)
-{
-    return (flags & w->has) == w->has && !(w->lacks && (flags & w->lacks) == w->lacks);
-}
-
 static VkResult allocate_type(const struct bl_vk_device *d, const VkMemoryRequirements *need,
                               uint32_t type, const void *next, VkDeviceMemory *out)
 {
@@ -43,15 +22,13 @@ static VkResult allocate_type(const struct bl_vk_device *d, const VkMemoryRequir
 static VkResult allocate(const struct bl_vk_device *d, const VkMemoryRequirements *need,
                          bool host_visible, VkDeviceMemory *out)
 {
-    const VkPhysicalDeviceMemoryProperties *m = &d->facts.memory;
+    uint32_t order[VK_MAX_MEMORY_TYPES];
+    const uint32_t n = bl_vk_memory_order(&d->facts.memory, d->facts.integrated || d->base.unified,
+                                          host_visible, need->memoryTypeBits, order);
     VkResult r = VK_ERROR_OUT_OF_DEVICE_MEMORY;
 
-    for (uint32_t i = 0; i < BL_COUNT(wishes); i++)
-        for (uint32_t t = 0; wishes[i].host_visible == host_visible && t < m->memoryTypeCount; t++)
-            if (need->memoryTypeBits >> t & 1 &&
-                grants(&wishes[i], m->memoryTypes[t].propertyFlags) &&
-                (r = allocate_type(d, need, t, NULL, out)) == VK_SUCCESS)
-                return r;
+    for (uint32_t i = 0; r && i < n; i++)
+        r = allocate_type(d, need, order[i], NULL, out);
     return r;
 }
 
@@ -108,7 +85,7 @@ enum bl_status bl_vk_mem_alloc(struct bl_device *dev, size_t bytes, bool host_vi
 
     if (granted > d->facts.max_alloc_bytes)
         return bl_fail(
-            BL_ELIMIT, "%s: a block of %zu MiB is asked for, the driver gives at most %llu",
+            BL_ENOMEM, "%s: a block of %zu MiB is asked for, the driver gives at most %llu",
             dev->name, bytes >> 20, (unsigned long long)(d->facts.max_alloc_bytes >> 20));
     struct bl_mem m = {.dev = dev, .bytes = bytes, .granted_bytes = (size_t)granted};
     m.impl = bl_calloc(1, sizeof(struct bl_vk_block));

@@ -13,6 +13,12 @@ static enum bl_status bl_vk_count(uint32_t *n)
     return bl_fail(BL_EUNAVAILABLE, "this build has no Vulkan");
 }
 
+static enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
+{
+    (void)out;
+    return bl_fail(BL_EUNAVAILABLE, "there is no vulkan%u: this build has no Vulkan", index);
+}
+
 static enum bl_status bl_vk_open(uint32_t index, const struct bl_device_config *c,
                                  struct bl_device **out)
 {
@@ -34,6 +40,7 @@ static enum bl_status caps(uint32_t index, const struct bl_device_config *c, str
 const struct bl_backend bl_vulkan_backend = {
     .name = "vulkan",
     .count = bl_vk_count,
+    .facts = bl_vk_describe,
     .caps = caps,
     .open = bl_vk_open,
     .supports = bl_vk_supports,

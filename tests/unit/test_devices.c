@@ -8,6 +8,7 @@
 #include "timeline.h"
 
 #include <math.h>
+#include <unistd.h>
 
 #define MODEL BL_TEST_DATA "/reference/models/gpt-oss-mxfp4.gguf"
 enum { N_PROMPT = 16 };
@@ -73,6 +74,8 @@ static void lists_are_read(void **state)
                {"sim0x", "must end in a number"},
                {"sim64", "must end in a number"},
                {"sim0:much", "memory of"},
+               {"sim0:1GiB:1GiB", "memory is SIZE, shared or"},
+               {"pci-0000:77:00.0:1GiB", "there is no device 'pci-0000:77:00.0' here"},
                {"sim0@fast", "link of"},
                {"sim0+stuck", "must end in alloc"},
                {"sim0+stuck=0", "must end in alloc"},
@@ -234,6 +237,152 @@ static void wrong_bytes_are_found_at_the_start(void **state)
     }
 }
 
+/* ---- memory that a device and the host share ---- */
+
+/* Weights are read to where they stay, and what both take together is what there is. */
+static void shared_memory_is_one(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"cpu0.read=1GB/s", "cpu0.usable=16MiB"};
+    struct bl_options one = small(NULL), opt = small("sim0:shared:64MiB");
+    struct bl_engine *e;
+    float *want, *got;
+
+    ok(bl_open(&e, MODEL, &one));
+    ok(speak(e, &want));
+    bl_close(e);
+    opt.device_set = sets;
+    opt.n_device_set = BL_COUNT(sets);
+    ok(bl_open(&e, MODEL, &opt));
+    const struct bl_machine_device *d = &e->parts.machine.device[1];
+    assert_int_equal(d->mem_kind, BL_MEMORY_UNIFIED);
+    assert_int_equal(d->shares, 0);
+    assert_true(e->parts.device[1]->unified && e->weights.block[1].bytes);
+    assert_non_null(e->weights.block[1].host);
+    const struct bl_ledger *l = &e->parts.plan.ledger;
+    assert_true(bl_ledger_planned(l, 0) + bl_ledger_planned(l, 1) <= UINT64_C(16) << 20);
+    ok(speak(e, &got));
+    assert_true(nmse(got, want, bl_engine_n_vocab(e)) <= 1e-9);
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->line[i].purpose != BL_MEM_HOST)
+            assert_int_equal(l->line[i].planned_bytes, l->line[i].measured_bytes);
+    bl_close(e);
+    opt.n_device_set = 2;
+    opt.device_set = (const char *const[]){"cpu0.read=1GB/s", "cpu0.usable=1MiB"};
+    assert_int_equal(bl_open(&e, MODEL, &opt), BL_ENOFIT); /* there is no more on the other side */
+    free(want);
+    free(got);
+}
+
+/* ---- less memory than promised ---- */
+
+struct told {
+    char line[8][512];
+    uint32_t n;
+};
+
+static void note_warning(void *arg, enum bl_log_level level, const char *line)
+{
+    struct told *t = arg;
+    if (level == BL_LOG_WARN && t->n < BL_COUNT(t->line))
+        snprintf(t->line[t->n++], sizeof t->line[0], "%s", line);
+}
+
+/* sim0 promises 64 MiB. */
+static enum bl_status open_short(struct bl_engine **e, uint32_t kib, bool slow_host,
+                                 const char *plan_file, struct told *t)
+{
+    static const char *const slow = "cpu0.read=1GB/s";
+    char devices[64];
+
+    snprintf(devices, sizeof devices, "sim0:64MiB+memory=%uKiB", kib);
+    struct bl_options opt = small(devices);
+    opt.device_set = &slow;
+    opt.n_device_set = slow_host;
+    opt.plan_file = plan_file;
+    *t = (struct told){.n = 0};
+    bl_log_set(note_warning, t, BL_LOG_WARN);
+    const enum bl_status st = bl_open(e, MODEL, &opt);
+    bl_log_set(NULL, NULL, BL_LOG_ERROR);
+    return st;
+}
+
+static uint64_t taken_on(const struct bl_engine *e, const char *device)
+{
+    struct bl_memory_line m;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < bl_engine_memory(e, i, &m); i++) {
+        if (strcmp(m.purpose, "host") != 0)
+            assert_int_equal(m.planned_bytes, m.measured_bytes);
+        sum += strcmp(m.device, device) ? 0 : m.measured_bytes;
+    }
+    return sum;
+}
+
+/* With all there is, with less and less, with nothing: the same logits, and one line says why. */
+static void short_memory_means_another_plan(void **state)
+{
+    (void)state;
+    const struct bl_options one = small(NULL);
+    struct bl_engine *e;
+    struct told t;
+    float *want, *got;
+    uint64_t all = UINT64_MAX;
+
+    ok(bl_open(&e, MODEL, &one));
+    ok(speak(e, &want));
+    bl_close(e);
+    for (uint32_t kib = 64 << 10; kib; kib = kib > 2048 ? 2048 : kib / 2) {
+        ok(open_short(&e, kib, true, NULL, &t));
+        ok(speak(e, &got));
+        const uint64_t taken = taken_on(e, "sim0");
+        assert_true(nmse(got, want, bl_engine_n_vocab(e)) <= 1e-9);
+        assert_true(taken <= (uint64_t)kib << 10);
+        if (all == UINT64_MAX)
+            all = taken;
+        assert_true(all && (taken == all) == (t.n == 0));
+        for (uint32_t i = 0; i < t.n; i++)
+            if (!strstr(t.line[i], "sim0 has") || !strstr(t.line[i], "instead: cpu0"))
+                fail_msg("%s", t.line[i]);
+        bl_close(e);
+        free(got);
+    }
+    free(want);
+}
+
+static void a_plan_asked_for_stays(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/test_devices.XXXXXX";
+    struct bl_options opt = small("sim0:64MiB");
+    struct bl_placement_options po = {.prefill_weight = 0.5};
+    struct bl_placement *placed;
+    struct bl_gguf *g;
+    struct bl_engine *e;
+    struct told t;
+    size_t n_bytes;
+    char *text;
+    const int fd = mkstemp(path);
+
+    opt.device_set = (const char *const[]){"cpu0.read=1GB/s"};
+    opt.n_device_set = 1;
+    ok(bl_gguf_open(&g, MODEL));
+    ok(bl_placement_make(&placed, g, &opt, &po));
+    ok(bl_placement_json(placed, &text, &n_bytes));
+    assert_int_equal(write(fd, text, n_bytes), n_bytes);
+    close(fd);
+    free(text);
+    bl_placement_close(placed);
+    bl_gguf_close(g);
+    ok(open_short(&e, 64 << 10, true, path, &t));
+    bl_close(e);
+    assert_int_equal(open_short(&e, 256, true, path, &t), BL_ENOMEM);
+    if (!strstr(bl_error(), "plan anew") || !strstr(bl_error(), path))
+        fail_msg("%s", bl_error());
+    remove(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +391,9 @@ int main(void)
         cmocka_unit_test(times_are_those_predicted),
         cmocka_unit_test(every_fault_is_told),
         cmocka_unit_test(wrong_bytes_are_found_at_the_start),
+        cmocka_unit_test(shared_memory_is_one),
+        cmocka_unit_test(short_memory_means_another_plan),
+        cmocka_unit_test(a_plan_asked_for_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
