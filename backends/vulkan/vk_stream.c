@@ -21,15 +21,18 @@ enum {
     WINDOW =
         1 << 28, /* of the host's memory imported in one go: drivers take no block of any size */
     MARKS = 128, /* values of which it is known what was enqueued before */
+    CLOCK_TRIES = 5,
     LINE_BYTES = 160
 };
 static const uint64_t slice_ns =
     50000000; /* between looks at whether there is still sense in waiting */
+static const uint64_t clock_patience_ns = 10000000000;
 
 struct gate {
     const struct bl_device_ops *ops;
     struct bl_point point;
     uint64_t value; /* counted to once the point is reached; 0: the thread ends */
+    uint32_t mark;  /* of the trace */
 };
 struct imported {
     const void *host;
@@ -55,6 +58,8 @@ struct bl_stream {
     uint32_t n_marks, n_enqueued;
     struct imported *import; /* windows of the host's memory that copies have met */
     uint32_t n_imports, cap_imports;
+    struct bl_vk_trace trace;
+    uint64_t patience_ns; /* with command buffers that do not become free; 0: without end */
     pthread_t thread;
     bool has_thread;
     struct gate gate[GATES];
@@ -196,6 +201,7 @@ static void *gate_main(void *arg)
         const enum bl_status st = wait_other(s, &g);
         if (st)
             failed(s, bl_fail_in(st, "%s waits for another device", s->dev->name));
+        bl_vk_trace_passed(&s->trace, g.mark);
         count_on(s, g.value);
         bl_counter_set(&s->passed, n + 1);
     }
@@ -227,9 +233,12 @@ static enum bl_status begin(struct bl_stream *s)
 
     if (s->open)
         return BL_OK;
+    const uint64_t start = bl_now_ns();
     while (r == VK_TIMEOUT) {
         r = wait_value(s, s->until[k], slice_ns);
         BL_TRY(still_good(s));
+        if (r == VK_TIMEOUT && s->patience_ns && bl_now_ns() - start > s->patience_ns)
+            return bl_fail(BL_ETIMEDOUT, "%s: its queue stays full", s->dev->name);
     }
     BL_TRY(check(s, r, "waiting for a command buffer"));
     BL_TRY(check(s, d->vk.BeginCommandBuffer(s->ring[k], &info), "recording"));
@@ -340,6 +349,22 @@ static enum bl_status piece_of(struct bl_stream *s, const struct bl_mem *m, size
     return import_window(s, begin, bytes, &out->buffer);
 }
 
+/* In the command buffer that is open. */
+static uint32_t begin_command(struct bl_stream *s)
+{
+    const uint32_t k = bl_vk_trace_next(&s->trace, true);
+
+    s->n_enqueued++;
+    bl_vk_trace_stamp(device_of(s), &s->trace, s->open, k, false);
+    return k;
+}
+
+static void end_command(struct bl_stream *s, uint32_t k)
+{
+    bl_vk_barrier(device_of(s), s->open);
+    bl_vk_trace_stamp(device_of(s), &s->trace, s->open, k, true);
+}
+
 static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst, size_t dst_off,
                                   const struct bl_mem *src, size_t src_off, size_t bytes)
 {
@@ -351,6 +376,7 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
     BL_TRY(still_good(s));
     if (!bytes)
         return BL_OK;
+    uint32_t k = BL_VK_NO_MARK;
     for (size_t done = 0, n; done < bytes; done += n) {
         BL_TRY(piece_of(s, src, src_off + done, &from));
         BL_TRY(piece_of(s, dst, dst_off + done, &to));
@@ -358,11 +384,11 @@ static enum bl_status stream_copy(struct bl_stream *s, const struct bl_mem *dst,
         n = n < from.bytes ? n : from.bytes;
         n = n < to.bytes ? n : to.bytes;
         BL_TRY(begin(s));
+        k = done ? k : begin_command(s);
         const VkBufferCopy region = {from.off, to.off, n};
         device_of(s)->vk.CmdCopyBuffer(s->open, from.buffer, to.buffer, 1, &region);
     }
-    s->n_enqueued++;
-    bl_vk_barrier(device_of(s), s->open);
+    end_command(s, k);
     return BL_OK;
 }
 
@@ -377,14 +403,15 @@ static enum bl_status stream_fill(struct bl_stream *s, const struct bl_mem *dst,
     BL_TRY(still_good(s));
     if (!bytes)
         return BL_OK;
+    uint32_t k = BL_VK_NO_MARK;
     for (size_t done = 0, n; done < bytes; done += n) {
         BL_TRY(piece_of(s, dst, off + done, &to));
         n = bytes - done < to.bytes ? bytes - done : to.bytes;
         BL_TRY(begin(s));
+        k = done ? k : begin_command(s);
         device_of(s)->vk.CmdFillBuffer(s->open, to.buffer, to.off, n, word);
     }
-    s->n_enqueued++;
-    bl_vk_barrier(device_of(s), s->open);
+    end_command(s, k);
     return BL_OK;
 }
 
@@ -392,6 +419,7 @@ static enum bl_status stream_signal(struct bl_stream *s, struct bl_point *out)
 {
     BL_TRY(still_good(s));
     s->n_enqueued++;
+    (void)bl_vk_trace_next(&s->trace, false);
     BL_TRY(flush(s));
     *out = (struct bl_point){s, (uint32_t)s->last};
     return BL_OK;
@@ -402,11 +430,12 @@ static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
     if (p.stream == s || !p.stream) /* in order anyway */
         return BL_OK;
     const struct bl_device_ops *other = bl_point_ops(p);
+    const uint32_t k = bl_vk_trace_next(&s->trace, false);
     if (other->poll(p) && !other->join(p, 0))
         return BL_OK;
     BL_TRY(still_good(s));
     BL_TRY(flush(s));
-    const struct gate g = {other, p, s->last + 1};
+    const struct gate g = {other, p, s->last + 1, k};
     BL_TRY(post_gate(s, &g));
     s->last = g.value;
     s->n_enqueued++;
@@ -414,15 +443,65 @@ static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
     return BL_OK;
 }
 
+/* Beside a segment, whose commands are recorded long since. */
+static enum bl_status stamp_alone(struct bl_stream *s, uint32_t k, bool at_end)
+{
+    if (k == BL_VK_NO_MARK)
+        return BL_OK;
+    BL_TRY(begin(s));
+    bl_vk_trace_stamp(device_of(s), &s->trace, s->open, k, at_end);
+    return BL_OK;
+}
+
 static enum bl_status segment_run(struct bl_stream *s, struct bl_segment *seg)
 {
+    const uint32_t k = bl_vk_trace_next(&s->trace, true);
+
     BL_TRY(still_good(s));
+    BL_TRY(stamp_alone(s, k, false));
     BL_TRY(end(s));
     if (s->n_batch + 1 >= BATCH)
         BL_TRY(flush(s));
     s->batch[s->n_batch++] = bl_vk_segment_commands(seg);
     s->n_enqueued++;
+    (void)stamp_alone(s, k, true); /* where there is no room for it the end is not known */
     return BL_OK;
+}
+
+/* An empty command, handed over and waited for, ties the two clocks together. */
+static enum bl_status set_clock(struct bl_stream *s)
+{
+    const uint32_t k = bl_vk_trace_next(&s->trace, true);
+
+    BL_TRY(stamp_alone(s, k, false));
+    BL_TRY(stamp_alone(s, k, true));
+    const uint64_t from = bl_now_ns();
+    BL_TRY(flush(s));
+    BL_TRY(stream_join((struct bl_point){s, (uint32_t)s->last}, clock_patience_ns));
+    bl_vk_trace_set_clock(device_of(s), &s->trace, k, from, bl_now_ns());
+    s->trace.n = 0;
+    s->trace.reset_due = true;
+    return BL_OK;
+}
+
+static void stream_trace(struct bl_stream *s, struct bl_lapse_log *log)
+{
+    struct bl_vk_device *d = device_of(s);
+
+    bl_vk_trace_end(d, &s->trace);
+    if (!log || !d->facts.tick_bits || status_of(s) || bl_vk_trace_begin(d, &s->trace, log))
+        return;
+    enum bl_status st = BL_OK;
+    if (bl_vk_trace_clock_is_old(&s->trace)) /* more than once: the host may look too late */
+        for (uint32_t i = 0; !st && i < CLOCK_TRIES; i++)
+            st = set_clock(s);
+    if (st)
+        s->trace.log = NULL;
+}
+
+static void stream_patience(struct bl_stream *s, uint64_t ns)
+{
+    s->patience_ns = ns;
 }
 
 /* Of what the line has passed, the newest mark says how much that was. */
@@ -491,6 +570,7 @@ static void stream_close(struct bl_stream *s)
     for (uint32_t i = 0; i < s->n_imports; i++)
         bl_vk_block_free(d, &s->import[i].block);
     free(s->import);
+    bl_vk_trace_finish(d, &s->trace);
     if (s->pool)
         d->vk.DestroyCommandPool(d->dev, s->pool, NULL);
     if (s->line)
@@ -530,4 +610,6 @@ const struct bl_device_ops bl_vk_ops = {
     .segment_free = bl_vk_segment_free,
     .progress = stream_progress,
     .cancel = stream_cancel,
+    .trace = stream_trace,
+    .patience = stream_patience,
 };
