@@ -72,4 +72,33 @@ static inline enum bl_status streamed_open(struct bl_engine **out, const char *p
     return bl_engine_create(out, &p, opt);
 }
 
+/* The same over the devices of the options. */
+static inline enum bl_status streamed_over(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                           uint64_t *seed)
+{
+    struct bl_engine_parts p = {0};
+    struct bl_model_options mo;
+    enum bl_status st = bl_model_choose(&mo, opt);
+
+    if (!st)
+        st = bl_gguf_open(&p.gguf, path);
+    if (!st)
+        st = bl_model_open(&p.model, p.gguf, &mo);
+    if (!st)
+        st = bl_machine_probe(&p.machine, opt);
+    if (!st)
+        st = bl_plan_init(&p.plan, p.model);
+    if (!st)
+        st = bl_plan_size_steps(&p.plan, p.model, opt);
+    if (!st)
+        st = stream_plan(&p, seed);
+    if (!st)
+        st = bl_devices_open(&p, opt);
+    if (st) {
+        bl_engine_parts_finish(&p);
+        return st;
+    }
+    return bl_engine_create(out, &p, opt);
+}
+
 #endif

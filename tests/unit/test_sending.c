@@ -98,11 +98,130 @@ static void programs_are_in_order(void **state)
     assert_true(n_chunks > 500);
 }
 
+/* ---- simulated cards, and what goes wrong on them ---- */
+
+static enum bl_status speak(struct bl_engine *e, const float **logits)
+{
+    struct bl_session *s;
+    enum bl_status st = bl_session_create(&s, e);
+
+    for (uint32_t i = 0; !st && i < N_PROMPT; i += 8)
+        st = feed(e, s, &prompt[i], 8);
+    if (!st)
+        *logits = bl_logits(e, 7);
+    bl_session_destroy(s);
+    return st;
+}
+
+static void simulated_cards_are_as_one_device(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        struct bl_options opt = small();
+        struct bl_engine *one = opened("mixtral-f32", &opt), *e;
+        const float *want, *got;
+        uint64_t s = seed;
+        opt.devices = seed & 1 ? "sim0,sim1" : "sim0,sim1,sim2";
+        opt.no_mmap = seed & 2;
+        if (streamed_over(&e, path_of("mixtral-f32"), &opt, &s))
+            fail_msg("seed %llu: %s", (unsigned long long)seed, bl_error());
+        assert_int_equal(speak(one, &want), BL_OK);
+        if (speak(e, &got))
+            fail_msg("seed %llu: %s", (unsigned long long)seed, bl_error());
+        assert_true(nmse(got, want, bl_engine_n_vocab(e)) < 1e-9);
+        memory_is_as_planned(e);
+        bl_close(one);
+        bl_close(e);
+    }
+}
+
+/* A plan that sends to the card. */
+static uint64_t seed_that_sends(void)
+{
+    for (uint64_t seed = 1;; seed++) {
+        struct bl_options opt = small();
+        struct bl_engine *e;
+        const float *logits;
+        uint64_t s = seed;
+        opt.devices = "sim0";
+        if (streamed_over(&e, path_of("mixtral-f32"), &opt, &s) || speak(e, &logits))
+            fail_msg("%s", bl_error());
+        const bool sends = e->stage.sent_bytes > 0;
+        bl_close(e);
+        if (sends)
+            return seed;
+    }
+}
+
+/* Of each kind the n-th for a growing n, until there are no more: told, and nothing hangs or is
+ * left behind. */
+static void every_fault_is_told(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"alloc", "copy", "submit", "lost"};
+    const uint64_t sends = seed_that_sends();
+
+    for (size_t k = 0; k < BL_COUNT(kinds); k++) {
+        enum bl_status st = BL_EDEVICE;
+        uint32_t n_told = 0;
+        for (uint32_t n = 1; st && n < 4000; n += 1 + n / 4) {
+            struct bl_options opt = small();
+            struct bl_engine *e = NULL;
+            const float *logits;
+            char devices[64];
+            uint64_t seed = sends;
+            snprintf(devices, sizeof devices, "sim0+%s=%u", kinds[k], n);
+            opt.devices = devices;
+            st = streamed_over(&e, path_of("mixtral-f32"), &opt, &seed);
+            if (!st)
+                st = speak(e, &logits);
+            if (st) {
+                n_told++;
+                assert_true(strlen(bl_error()) > 0);
+            } else
+                assert_true(e->stage.sent_bytes > 0);
+            bl_close(e);
+        }
+        print_message("  %s: %u faults\n", kinds[k], n_told);
+        assert_int_equal(st, BL_OK);
+        assert_true(n_told > 2);
+    }
+}
+
+/* A card that stops is named with where it is, also beside what it computes. */
+static void stuck_cards_are_named(void **state)
+{
+    (void)state;
+    const uint64_t sends = seed_that_sends();
+    bool beside = false;
+
+    for (uint32_t n = 60; n < 110; n += 7) {
+        struct bl_options opt = small();
+        struct bl_engine *e = NULL;
+        const float *logits;
+        char devices[64];
+        uint64_t seed = sends;
+        snprintf(devices, sizeof devices, "sim0+stuck=%u", n);
+        opt.devices = devices;
+        opt.watchdog_s = 1;
+        enum bl_status st = streamed_over(&e, path_of("mixtral-f32"), &opt, &seed);
+        if (!st)
+            st = speak(e, &logits);
+        assert_true(st != BL_OK);
+        beside |= strstr(bl_error(), "of experts of layer") != NULL;
+        bl_close(e);
+    }
+    assert_true(beside);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sent_experts_are_as_one_device),
         cmocka_unit_test(programs_are_in_order),
+        cmocka_unit_test(simulated_cards_are_as_one_device),
+        cmocka_unit_test(every_fault_is_told),
+        cmocka_unit_test(stuck_cards_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
