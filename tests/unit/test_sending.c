@@ -2,9 +2,9 @@
 /* Experts sent to cards for one step: results, memory, order, bytes, faults. */
 #include "engine_rig.h"
 
-#include "alloc_fail.h"
 #include "program.h"
 #include "sending.h"
+#include "vulkan_rig.h"
 
 static const char *const models[] = {"mixtral-f32",  "gpt-oss-mxfp4",    "deepseek4-f32",
                                      "qwen3moe-iq3", "ernie4_5-moe-f32", "qwen3next-f32"};
@@ -135,6 +135,47 @@ static void simulated_cards_are_as_one_device(void **state)
     }
 }
 
+static enum bl_status sent_at_random(struct bl_plan *p, const struct bl_model *m,
+                                     uint32_t n_devices, void *arg)
+{
+    uint64_t *seed = arg;
+
+    p->stream_from = 2;
+    p->chunk_bytes = divide_pick(seed, 2);
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        BL_TRY(stream_layer(p, m, l, n_devices, seed));
+    return BL_OK;
+}
+
+static void vulkan_cards_are_as_one_device(void **state)
+{
+    (void)state;
+    uint64_t seed = 2, sent = 0;
+
+    if (!vulkan_here())
+        return;
+    for (uint32_t i = 0; i < 8; i++) {
+        const char *name = models[i % BL_COUNT(models)];
+        struct bl_options opt = small();
+        opt.no_mmap = i & 1;
+        struct bl_engine *one = opened(name, &opt), *e;
+        const float *want, *got;
+        if (vulkan_open(&e, path_of(name), &opt, 1 + i % 2, sent_at_random, &seed))
+            fail_msg("%s: %s", name, bl_error());
+        memory_is_as_planned(e);
+        assert_int_equal(speak(one, &want), BL_OK);
+        if (speak(e, &got))
+            fail_msg("%s: %s", name, bl_error());
+        const double err = nmse(got, want, bl_engine_n_vocab(e));
+        if (!(err < 1e-9))
+            fail_msg("%s: NMSE %.2e", name, err);
+        sent += e->stage.used_bytes;
+        bl_close(one);
+        bl_close(e);
+    }
+    assert_true(sent > 0);
+}
+
 /* A plan that sends to the card. */
 static uint64_t seed_that_sends(void)
 {
@@ -220,6 +261,7 @@ int main(void)
         cmocka_unit_test(sent_experts_are_as_one_device),
         cmocka_unit_test(programs_are_in_order),
         cmocka_unit_test(simulated_cards_are_as_one_device),
+        cmocka_unit_test(vulkan_cards_are_as_one_device),
         cmocka_unit_test(every_fault_is_told),
         cmocka_unit_test(stuck_cards_are_named),
     };
