@@ -122,7 +122,7 @@ BL_DEV void find_rows(work<R> &s, const struct bl_simt_args &p, const block_job 
 /* Elements [d, d + SLICE) of the tile's rows. */
 BL_DEV void load_slice(float (&to)[KEYS][PITCH], const uint64_t *row, uint32_t type, uint32_t d, uint32_t n)
 {
-    for (uint32_t i = thread_x(); i < KEYS * SLICE / 8; i += THREADS) {
+    BL_ROLLED for (uint32_t i = thread_x(); i < KEYS * SLICE / 8; i += THREADS) {
         const uint32_t key = i / (SLICE / 8), eight = i % (SLICE / 8);
         float v[8] = {};
         if (row[key] && d + 8 * eight < n)
@@ -135,7 +135,7 @@ BL_DEV void load_slice(float (&to)[KEYS][PITCH], const uint64_t *row, uint32_t t
 template <uint32_t R>
 BL_DEV void load_queries(work<R> &s, const struct bl_simt_args &p, const block_job &j, uint32_t d)
 {
-    for (uint32_t i = thread_x(); i < R * SLICE; i += THREADS) {
+    BL_ROLLED for (uint32_t i = thread_x(); i < R * SLICE; i += THREADS) {
         const uint32_t r = i / SLICE, e = d + i % SLICE;
         s.q[r][i % SLICE] =
             is_row(p, j, r) && e < p.n[DK] ? floats(p.a[Q])[query_at(p, j, r) * p.n[DK] + e] * num(p, SCALE) : 0;
@@ -147,11 +147,11 @@ template <uint32_t R> BL_DEV void score_tile(work<R> &s, const struct bl_simt_ar
 {
     const uint32_t key = thread_x() % KEYS, line = thread_x() / KEYS;
     float sum[R / LINES] = {};
-    for (uint32_t d = 0; d < p.n[DK]; d += SLICE) {
+    BL_ROLLED for (uint32_t d = 0; d < p.n[DK]; d += SLICE) {
         load_queries(s, p, j, d);
         load_slice(s.kv, s.key, p.n[KEY_TYPE], d, p.n[DK]);
         sync();
-        for (uint32_t e = 0; e < SLICE; e += 4) {
+        BL_ROLLED for (uint32_t e = 0; e < SLICE; e += 4) {
             const quad k = *reinterpret_cast<const quad *>(&s.kv[key][e]);
             BL_UNROLL for (uint32_t r = 0; r < R / LINES; r++) {
                 const quad q = *reinterpret_cast<const quad *>(&s.q[line + LINES * r][e]);
@@ -202,13 +202,15 @@ BL_DEV void add_values(work<R> &s, const struct bl_simt_args &p, float (&acc)[SL
 {
     const uint32_t e = thread_x() % SLICE, line = thread_x() / SLICE;
     BL_UNROLL for (uint32_t slice = 0; slice < SLICES; slice++) {
-        if (slice * SLICE >= p.n[DV])
+        uint32_t d = slice * SLICE;
+        keep_here(d);
+        if (d >= p.n[DV])
             break;
-        load_slice(s.kv, s.value, p.n[VALUE_TYPE], slice * SLICE, p.n[DV]);
+        load_slice(s.kv, s.value, p.n[VALUE_TYPE], d, p.n[DV]);
         BL_UNROLL for (uint32_t r = 0; r < R / LINES; r++)
             acc[slice][r] *= s.keep[line + LINES * r];
         sync();
-        for (uint32_t key = 0; key < KEYS; key += 4) {
+        BL_ROLLED for (uint32_t key = 0; key < KEYS; key += 4) {
             float v[4];
             BL_UNROLL for (uint32_t i = 0; i < 4; i++)
                 v[i] = s.kv[key + i][e];

@@ -9,8 +9,9 @@
 #define BL_TABLE static __device__ const
 #define BL_SHARED __shared__
 #define BL_UNROLL _Pragma("unroll")
+#define BL_ROLLED _Pragma("unroll 1")
 #define BL_KERNEL(name, threads)                                                                   \
-    extern "C" __global__ void __launch_bounds__(threads) name(const struct bl_simt_args p)
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const struct bl_simt_args p)
 
 BL_DEV uint32_t thread_x()
 {
@@ -33,6 +34,9 @@ BL_DEV void sync()
     __syncthreads();
 }
 
+BL_DEV void keep_here(uint32_t &)
+{
+}
 template <class T> BL_DEV T shuffle_xor(T v, uint32_t m)
 {
     return __shfl_xor_sync(0xffffffffu, v, m);

@@ -13,6 +13,7 @@
 #define BL_TABLE static __attribute__((device)) const
 #define BL_SHARED __attribute__((shared))
 #define BL_UNROLL _Pragma("unroll")
+#define BL_ROLLED _Pragma("unroll 1")
 #define BL_KERNEL(name, threads)                                                                   \
     extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads))) void name(   \
         const struct bl_simt_args p)
@@ -50,6 +51,12 @@ BL_DEV void sync()
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+/* What comes of v is made where it stands: moved out of a loop, addresses of every turn would be kept in registers. */
+BL_DEV void keep_here(uint32_t &v)
+{
+    __asm__ volatile("" : "+s"(v));
 }
 
 BL_DEV uint32_t own_lane()

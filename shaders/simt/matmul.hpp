@@ -155,7 +155,7 @@ template <class W, bool PLAIN> BL_DEV void matmul_exact(const struct bl_simt_arg
 
 /* ---- in halves ---- */
 
-constexpr uint32_t M = 128, K = 64, STRIDE = K + 8; /* no two rows of eight begin in one bank */
+constexpr uint32_t M = 128, K = 64, PITCH = K / 2 + 4; /* words; no two rows of eight begin in one bank */
 
 BL_DEV uint32_t two_halves(float a, float b)
 {
@@ -196,7 +196,7 @@ BL_DEV void halve_weights(uint32_t (&h)[16], const struct bl_simt_args &p, const
 }
 
 template <uint32_t N> struct half_tiles {
-    alignas(16) uint16_t w[M][STRIDE], x[N][STRIDE];
+    alignas(16) uint32_t w[M][PITCH], x[N][PITCH];
 };
 
 /* What a thread brings to the next K columns: half of a row of weights, and N / 32 times eight halves of x. */
@@ -221,12 +221,20 @@ BL_DEV void bring(brought<N> &b, const struct bl_simt_args &p, const tile_job &j
     }
 }
 
+struct alignas(16) four_words {
+    uint32_t v[4];
+};
+BL_DEV void store_four(uint32_t *to, const uint32_t *w)
+{
+    *reinterpret_cast<four_words *>(to) = {{w[0], w[1], w[2], w[3]}};
+}
+
 template <uint32_t N> BL_DEV void put_down(half_tiles<N> &s, const brought<N> &b)
 {
-    __builtin_memcpy(__builtin_assume_aligned(&s.w[thread_x() / 2][thread_x() % 2 * 32], 16), b.w, sizeof b.w);
+    BL_UNROLL for (uint32_t i = 0; i < 16; i += 4)
+        store_four(&s.w[thread_x() / 2][thread_x() % 2 * 16 + i], b.w + i);
     BL_UNROLL for (uint32_t i = 0; i < N / 32; i++)
-        __builtin_memcpy(__builtin_assume_aligned(&s.x[i * 32 + thread_x() / 8][thread_x() % 8 * 8], 16), b.x[i],
-                         sizeof b.x[i]);
+        store_four(&s.x[i * 32 + thread_x() / 8][thread_x() % 8 * 4], b.x[i]);
 }
 
 template <class W, bool PLAIN, uint32_t N> BL_DEV void matmul_halves(const struct bl_simt_args &p)
@@ -249,10 +257,10 @@ template <class W, bool PLAIN, uint32_t N> BL_DEV void matmul_halves(const struc
         BL_UNROLL for (uint32_t d = 0; d < K; d += 16) {
             fragment x[COLUMNS];
             BL_UNROLL for (uint32_t c = 0; c < COLUMNS; c++)
-                load_fragment(x[c], &s.x[column + 16 * c][d], STRIDE);
+                load_fragment(x[c], &s.x[column + 16 * c][d / 2], PITCH);
             BL_UNROLL for (uint32_t r = 0; r < ROWS; r++) {
                 fragment w;
-                load_fragment(w, &s.w[row + 16 * r][d], STRIDE);
+                load_fragment(w, &s.w[row + 16 * r][d / 2], PITCH);
                 BL_UNROLL for (uint32_t c = 0; c < COLUMNS; c++)
                     multiply(sum[r][c], w, x[c]);
             }

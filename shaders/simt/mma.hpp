@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* mma.hpp — 16 × 16 sums of products of halves by one warp, on whatever the device has for it.
  *
- *   fragment f; load_fragment(f, tile, stride);   16 rows of 16 halves, `stride` halves apart, in shared memory
+ *   fragment f; load_fragment(f, tile, pitch);    16 rows of 16 halves, two in a word, `pitch` words apart, in shared memory
  *   sums s; multiply(s, a, b);                    s[row][column] += a[row] · b[column]
  *   sum_row(i), sum_column(i)                     where this lane's s.v[i] belongs
  *
@@ -37,13 +37,13 @@ struct sums {
 struct fragment {
     uint32_t r[4];
 };
-BL_DEV void load_fragment(fragment &f, const uint16_t *tile, uint32_t stride)
+BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 {
-    const uint32_t *w = reinterpret_cast<const uint32_t *>(tile + lane() / 4 * stride) + lane() % 4;
+    const uint32_t *w = tile + lane() / 4 * pitch + lane() % 4;
     f.r[0] = w[0];
-    f.r[1] = w[4 * stride];
+    f.r[1] = w[8 * pitch];
     f.r[2] = w[4];
-    f.r[3] = w[4 * stride + 4];
+    f.r[3] = w[8 * pitch + 4];
 }
 BL_DEV uint32_t sum_row(uint32_t i)
 {
@@ -111,9 +111,9 @@ typedef float eight_sums __attribute__((ext_vector_type(8)));
 struct fragment {
     halves h;
 };
-BL_DEV void load_fragment(fragment &f, const uint16_t *tile, uint32_t stride)
+BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 {
-    __builtin_memcpy(&f.h, __builtin_assume_aligned(tile + lane() % 16 * stride, 16), sizeof f.h);
+    __builtin_memcpy(&f.h, __builtin_assume_aligned(tile + lane() % 16 * pitch, 16), sizeof f.h);
 }
 BL_DEV uint32_t sum_row(uint32_t i)
 {
@@ -145,9 +145,9 @@ typedef float part_sums __attribute__((ext_vector_type(4)));
 struct fragment {
     halves h;
 };
-BL_DEV void load_fragment(fragment &f, const uint16_t *tile, uint32_t stride)
+BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 {
-    const uint16_t *from = tile + lane() % 16 * stride + lane() / 16 * PART;
+    const uint32_t *from = tile + lane() % 16 * pitch + lane() / 16 * (PART / 2);
     __builtin_memcpy(&f.h, __builtin_assume_aligned(from, 2 * PART), sizeof f.h);
 }
 BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
@@ -159,9 +159,9 @@ BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 struct fragment {
     uint16_t h[PART];
 };
-BL_DEV void load_fragment(fragment &f, const uint16_t *tile, uint32_t stride)
+BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 {
-    memcpy(f.h, tile + lane() % 16 * stride + lane() / 16 * PART, sizeof f.h);
+    memcpy(f.h, tile + lane() % 16 * pitch + lane() / 16 * (PART / 2), sizeof f.h);
 }
 BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 {
@@ -182,22 +182,22 @@ BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 #else
 /* No matrix hardware: lanes read rows of shared memory, two halves at a time where there is an instruction. */
 struct fragment {
-    const uint16_t *tile;
-    uint32_t stride;
+    const uint32_t *tile;
+    uint32_t pitch;
 };
-BL_DEV void load_fragment(fragment &f, const uint16_t *tile, uint32_t stride)
+BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 {
     f.tile = tile;
-    f.stride = stride;
+    f.pitch = pitch;
 }
 BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 {
     typedef _Float16 two __attribute__((ext_vector_type(2)));
     two y[8];
-    __builtin_memcpy(y, __builtin_assume_aligned(b.tile + lane() % 16 * b.stride, 16), sizeof y);
+    __builtin_memcpy(y, __builtin_assume_aligned(b.tile + lane() % 16 * b.pitch, 16), sizeof y);
     BL_UNROLL for (uint32_t i = 0; i < SUMS; i++) {
         two x[8];
-        __builtin_memcpy(x, __builtin_assume_aligned(a.tile + sum_row(i) * a.stride, 16), sizeof x);
+        __builtin_memcpy(x, __builtin_assume_aligned(a.tile + sum_row(i) * a.pitch, 16), sizeof x);
         BL_UNROLL for (uint32_t k = 0; k < 8; k++)
 #if defined(__gfx906__) || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) ||  \
     defined(__gfx1031__) || defined(__gfx1032__)

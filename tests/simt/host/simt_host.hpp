@@ -40,6 +40,7 @@
 #define BL_SHARED static thread_local
 #endif
 #define BL_UNROLL
+#define BL_ROLLED
 
 typedef void bl_host_body(const struct bl_simt_args);
 struct bl_host_kernel {
@@ -86,6 +87,9 @@ BL_DEV void sync()
     bl_host_sync();
 }
 
+BL_DEV void keep_here(uint32_t &)
+{
+}
 template <class T> BL_DEV T shuffle_of(T v, bl_host_meeting why, uint32_t from)
 {
     uint64_t word = 0;
