@@ -60,3 +60,8 @@ if(BL_SANITIZE)
 endif()
 add_test(NAME simt.host_run COMMAND test_host_run)
 set_tests_properties(simt.host_run PROPERTIES TIMEOUT 120 LABELS tier1)
+
+# Kernels on real hardware: registers, and none of them kept in memory; the report stays as an artefact.
+add_test(NAME simt.resources COMMAND ${CMAKE_CURRENT_LIST_DIR}/resources.sh ${CMAKE_SOURCE_DIR}
+         ${CMAKE_CURRENT_BINARY_DIR}/resources.txt)
+set_tests_properties(simt.resources PROPERTIES TIMEOUT 1800 LABELS tier2 SKIP_RETURN_CODE 77)
