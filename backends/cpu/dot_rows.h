@@ -61,6 +61,14 @@ struct dot_rows {
     uintptr_t next, far; /* where the prefetch goes on; how far it has come there */
 };
 
+/* Without `next` the prefetch goes on past the rows, which in a matrix is what comes next. */
+BL_ALWAYS_INLINE struct dot_rows dot_rows_of(uint32_t k, uint32_t rows, float *out, const void *w, size_t stride,
+                                             const void *x, const void *next)
+{
+    const uintptr_t end = (uintptr_t)w + rows * stride, then = next ? (uintptr_t)next : end;
+    return (struct dot_rows){k, rows, out, w, stride, x, end, then, then};
+}
+
 /* Takes rows R at a time while there are that many. The far pointer walks `next` at the pace of the rows; the near one
  * walks the rows and crosses into `next` at their end. */
 BL_ALWAYS_INLINE void walk_rows(group_fn *body, uint32_t R, struct dot_rows *a)
@@ -76,14 +84,12 @@ BL_ALWAYS_INLINE void walk_rows(group_fn *body, uint32_t R, struct dot_rows *a)
 }
 
 /* A table entry from a body. Two loops and not one with a choice: clang would merge the two calls into one body with a
- * variable R. Without `next` the prefetch goes on past the rows, which in a matrix is what comes next. */
+ * variable R. */
 #define DOT_ENTRY(name, body, R)                                                                   \
     static void name(uint32_t k, uint32_t rows, float *out, const void *w, size_t w_stride,        \
                      const void *x, const void *next)                                              \
     {                                                                                              \
-        const uintptr_t end = (uintptr_t)w + rows * w_stride;                                      \
-        const uintptr_t then = next ? (uintptr_t)next : end;                                       \
-        struct dot_rows a = {k, rows, out, w, w_stride, x, end, then, then};                       \
+        struct dot_rows a = dot_rows_of(k, rows, out, w, w_stride, x, next);                       \
         walk_rows(body, R, &a);                                                                    \
         walk_rows(body, 1, &a);                                                                    \
     }

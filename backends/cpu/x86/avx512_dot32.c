@@ -335,6 +335,47 @@ BL_ALWAYS_INLINE void nibble_group(const struct nibble_type *t, int R, uint32_t 
     }
     store_sums(R, out, acc);
 }
+
+/* ---- the same, one row at a time ----
+ *
+ * What belongs to the activations alone would then be done again for every row, a third of all
+ * instructions: it is prepared for the rows of a call. */
+
+enum { PREPARED = 4096 / 128 }; /* steps; of longer rows it would not stay in L1 beside them */
+
+BL_ALWAYS_INLINE void nibble_prepare(const struct nibble_type *t, uint32_t k,
+                                     struct nibble_acts *xs, const struct bl_act_block *x)
+{
+    for (uint32_t b = 0; b * 128 < k; b++)
+        xs[b] = nibble_load_acts(t, x[b / 2].q + 128 * (b % 2), x[b / 2].d + 4 * (b % 2));
+}
+/* Two steps together: they share a line to prefetch, and their sums do not wait for each other. */
+BL_ALWAYS_INLINE void nibble_one(const struct nibble_type *t, uint32_t k, float *out,
+                                 const struct row_group *g, const struct nibble_acts *xs)
+{
+    const int step = 4 * t->bytes;
+    const uint32_t whole = k / 128;
+    const char *w = g->w;
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+    uint32_t b = 0;
+    for (; b + 2 <= whole; b += 2, w += 2 * step) {
+        prefetch(g, (size_t)b * (size_t)step, step);
+        even = nibble_step(t, w, 4, xs + b, even);
+        prefetch(g, (size_t)(b + 1) * (size_t)step, step);
+        odd = nibble_step(t, w + step, 4, xs + b + 1, odd);
+    }
+    const int n_blocks = (int)(k % 256 / 32), n_last = n_blocks % 4;
+    prefetch(g, (size_t)b * (size_t)step, n_blocks * t->bytes);
+    if (b < whole) {
+        even = nibble_step(t, w, 4, xs + b++, even);
+        w += step;
+    }
+    if (n_last)
+        odd = nibble_step(t, w, n_last, xs + b, odd);
+    even = _mm512_add_ps(even, odd);
+    store_sums(1, out, &even);
+}
+
 #define NIBBLE_GROUP(type)                                                                         \
     BL_ALWAYS_INLINE void type##_group(int R, uint32_t k, float *out, const struct row_group *g,   \
                                        const void *x)                                              \
@@ -417,10 +458,30 @@ DOT_ENTRY(dot_iq4_nl_act_4__avx512, iq4_nl_group, ROWS)
 DOT_ENTRY(dot_mxfp4_act_4__avx512, mxfp4_group, ROWS)
 DOT_ENTRY(dot_nvfp4_act_4__avx512, nvfp4_group, ROWS)
 
-DOT_ENTRY(dot_q4_0_act_1__avx512, q4_0_group, 1)
-DOT_ENTRY(dot_q4_1_act_1__avx512, q4_1_group, 1)
-DOT_ENTRY(dot_iq4_nl_act_1__avx512, iq4_nl_group, 1)
-DOT_ENTRY(dot_mxfp4_act_1__avx512, mxfp4_group, 1)
+#define NIBBLE_ONE_ENTRY(type)                                                                     \
+    BL_ALWAYS_INLINE void type##_one(int R, uint32_t k, float *out, const struct row_group *g,     \
+                                     const void *xs)                                               \
+    {                                                                                              \
+        (void)R;                                                                                   \
+        nibble_one(&type##_type, k, out, g, xs);                                                   \
+    }                                                                                              \
+    static void dot_##type##_act_1__avx512(uint32_t k, uint32_t rows, float *out, const void *w,   \
+                                           size_t w_stride, const void *x, const void *next)       \
+    {                                                                                              \
+        struct dot_rows a = dot_rows_of(k, rows, out, w, w_stride, x, next);                       \
+        struct nibble_acts xs[PREPARED];                                                           \
+        if (k > PREPARED * 128) {                                                                  \
+            walk_rows(type##_group, 1, &a);                                                        \
+            return;                                                                                \
+        }                                                                                          \
+        nibble_prepare(&type##_type, k, xs, x);                                                    \
+        a.x = xs;                                                                                  \
+        walk_rows(type##_one, 1, &a);                                                              \
+    }
+NIBBLE_ONE_ENTRY(q4_0)
+NIBBLE_ONE_ENTRY(q4_1)
+NIBBLE_ONE_ENTRY(iq4_nl)
+NIBBLE_ONE_ENTRY(mxfp4)
 
 void bl_cpu_avx512_dot32(struct bl_cpu_kernels *t)
 {
