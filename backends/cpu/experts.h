@@ -27,7 +27,7 @@ struct bl_experts_matrix {
     const struct bl_matmul_kernel *kernel;
     const uint64_t *expert, *bias, *scale; /* addresses; of experts that are elsewhere 0 */
     size_t stride;
-    uint32_t k, rows, group, chunk;
+    uint32_t k, rows, group, chunk, call; /* call: rows of one kernel call at most */
 };
 struct bl_experts_args {
     struct bl_experts_matrix gate, up, down;
@@ -63,7 +63,9 @@ static inline const uint8_t *bl_experts_rows(const struct bl_experts_matrix *m, 
     return (const uint8_t *)(uintptr_t)m->expert[b->expert] + row * m->stride;
 }
 void bl_experts_scale_and_bias(const struct bl_experts_matrix *, const struct bl_experts_piece *, float *y);
-/* By dots, n at most chunk rows; next: weights that come after, or NULL. */
+/* Most rows of a piece that dots serve. */
+uint32_t bl_experts_piece_rows(const struct bl_experts_matrix *, const struct bl_experts_batch *);
+/* By dots; next: weights that come after, or NULL. */
 void bl_experts_gate_up(const struct bl_experts_args *, const struct bl_cpu_kernels *, const struct bl_experts_piece *,
                         const uint8_t *next);
 void bl_experts_down(const struct bl_experts_args *, const struct bl_experts_piece *, const uint8_t *next);

@@ -265,7 +265,8 @@ static void pieces_run(const struct many_args *a, const struct bl_cpu_job *job,
     struct run r, then;
     for (bool more = next_run(&w, m->rows, &r); more; r = then) {
         more = next_run(&w, m->rows, &then);
-        const uint32_t most = r.batch->n < a->from ? m->chunk : BL_PANEL_ROWS;
+        const uint32_t most =
+            r.batch->n < a->from ? bl_experts_piece_rows(m, r.batch) : BL_PANEL_ROWS;
         for (uint32_t row = r.first, n; row < r.end; row += n) {
             n = r.end - row < most ? r.end - row : most;
             const uint8_t *next = row + n < r.end ? bl_experts_rows(m, r.batch, row + n)
