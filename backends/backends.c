@@ -2,20 +2,20 @@
 #include "backends.h"
 
 #include "cpu/cpu.h"
-#include "null/null.h"
-#include "sim/sim.h"
-#ifdef BL_SIMT
 #include "cuda/cuda.h"
 #include "hip/hip.h"
-#endif
+#include "null/null.h"
+#include "sim/sim.h"
 #include "vulkan/vulkan.h"
 
 const struct bl_backend *const bl_backends[] = {
-    &bl_cpu_backend,    &bl_sim_backend,
-#ifdef BL_SIMT
-    &bl_cuda_backend,   &bl_hip_backend,
-#endif
-    &bl_vulkan_backend, &bl_null_backend, NULL,
+    &bl_cpu_backend,
+    &bl_sim_backend,
+    &bl_cuda_backend,
+    &bl_hip_backend,
+    &bl_vulkan_backend,
+    &bl_null_backend,
+    NULL,
 };
 
 const struct bl_backend *bl_backend_find(const char *name)

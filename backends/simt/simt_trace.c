@@ -84,6 +84,25 @@ static void wait_for_last(const struct bl_stream *s)
         ;
 }
 
+/* The first event is passed between two looks at the host's clock; the earlier is taken, so that
+ * nothing lies in the future, and another event where they are far apart. */
+static void begin(struct bl_stream *s)
+{
+    struct bl_simt_times *t = &s->times;
+    uint64_t seen;
+    int tries = 4;
+
+    do {
+        t->n = 0;
+        t->zero_ns = bl_now_ns();
+        note(s);
+        if (!t->log)
+            return;
+        wait_for_last(s);
+        seen = bl_now_ns();
+    } while (seen - t->zero_ns > 200000 && --tries);
+}
+
 void bl_simt_trace(struct bl_stream *s, struct bl_lapse_log *log)
 {
     struct bl_simt_device *d = device_of(s);
@@ -97,12 +116,8 @@ void bl_simt_trace(struct bl_stream *s, struct bl_lapse_log *log)
     }
     t->n = 0;
     t->log = log;
-    if (!log)
-        return;
-    note(s);
-    if (t->log)
-        wait_for_last(s);
-    t->zero_ns = bl_now_ns();
+    if (log)
+        begin(s);
 }
 
 void bl_simt_times_close(struct bl_stream *s)
