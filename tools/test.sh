@@ -41,6 +41,7 @@ need_build_packages
 need_lib cmocka libcmocka-dev
 need python3 python3
 need clang clang libclang-rt-dev
+need g++ g++
 need clang-format clang-format
 need strace strace
 need qemu-x86_64 qemu-user
@@ -64,6 +65,24 @@ if [ -n "$tier2" ] && [ "$(id -u)" -eq 0 ] && [ "$(uname -m)" = x86_64 ] && comm
     fi
 fi
 
+# Kernels for cards are built by a full run: clang of version 19 for AMD; nvcc of the toolkit where that is installed,
+# otherwise of what Python's packages have of it. Without them the build goes on and says so.
+kernels=(-DBALLAST_CUDA_ARCHS=none -DBALLAST_HIP_ARCHS=none)
+if [ ${#select[@]} -eq 0 ]; then
+    kernels=('-DBALLAST_CUDA_ARCHS=86;120' '-DBALLAST_HIP_ARCHS=gfx1100;gfx90a')
+    if ! command -v clang-19 >/dev/null || ! command -v ld.lld-19 >/dev/null; then
+        (need_packages clang-19 lld-19 && need_install) || say "going on without kernels for AMD cards"
+    fi
+    nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc || echo "$PWD/build-cuda/nvidia/cu13/bin/nvcc")
+    if [ ! -x "$nvcc" ]; then
+        say "installing: nvcc, into build-cuda/"
+        python3 -m pip install --quiet --no-deps --target build-cuda 'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' \
+            'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' >/dev/null 2>&1 ||
+            say "going on without kernels for NVIDIA cards"
+    fi
+    [ ! -x "$nvcc" ] || kernels+=("-DNVCC=$nvcc")
+fi
+
 if [ -z "${BALLAST_REFERENCE:-}" ] && [ -d ../shared/reference ]; then
     BALLAST_REFERENCE=$(cd ../shared/reference && pwd)
 fi
@@ -74,7 +93,7 @@ else
     echo "references beyond tests/data: no (BALLAST_REFERENCE is not set); tests that want them are skipped"
 fi
 
-cmake -S . -B build-test -DCMAKE_BUILD_TYPE=Release -DBL_WERROR=ON -DBL_CONFIGS=ON
+cmake -S . -B build-test -DCMAKE_BUILD_TYPE=Release -DBL_WERROR=ON -DBL_CONFIGS=ON "${kernels[@]}"
 cmake --build build-test -j "$(nproc)" -- --no-print-directory
 cd build-test
 numbers() {
