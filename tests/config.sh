@@ -28,7 +28,7 @@ asan)
     ;;
 tsan)
     options+=(-DBL_SANITIZE=thread -DBL_VULKAN=OFF) # a software driver's own threads are not ours to check
-    select=(-R '^unit\.(thread|engine|cpu_ops|program)$')
+    select=(-R '^(unit\.(thread|engine|cpu_ops|program)|simt\.simt_host\.(cuda|hip64))$')
     ;;
 aarch64)
     for command in aarch64-linux-gnu-gcc qemu-aarch64; do
