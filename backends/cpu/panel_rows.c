@@ -66,6 +66,7 @@ struct pass {
     const struct bl_panel_weight *m;
     const uint8_t *w, *next; /* rows of this panel, of the next */
     uint32_t n_rows, n_steps, n_tiles, n_tok;
+    uint32_t piece; /* rows fetched at a time */
 };
 
 static uint32_t columns_of(const struct pass *p, uint32_t step)
@@ -74,30 +75,36 @@ static uint32_t columns_of(const struct pass *p, uint32_t step)
     return left < BL_PANEL_COLS ? left : BL_PANEL_COLS;
 }
 
-/* What is fetched during a step. Many tokens push out of the second-level cache what came earlier
- * than what the next step packs. For few, whose steps are short, it is a share of the next panel,
- * in the order in which it lies in memory. */
-static struct ahead ahead_of(const struct pass *p, uint32_t step)
+/* The columns that the next step packs, which the first-level cache has room for. */
+static struct ahead near_of(const struct pass *p, uint32_t step)
 {
     const struct bl_panel_weight *m = p->m;
-    struct ahead a = {.left = p->n_rows,
-                      .piece = (p->n_rows + p->n_tiles) / (p->n_tiles + 1),
-                      .near = p->n_tok >= NEAR_FROM};
-    if (!a.near && p->next) {
-        a.stride = (m->row_bytes + p->n_steps - 1) / p->n_steps;
-        a.bytes = a.stride;
-        a.row = p->next + (size_t)step * p->n_rows * a.stride;
-        return a;
-    }
     const uint32_t then = step + 1 < p->n_steps ? step + 1 : 0;
     const uint8_t *rows = then ? p->w : p->next;
-    if (!a.near || !rows)
+    if (!rows)
         return (struct ahead){0};
-    a.stride = m->row_bytes;
-    a.bytes = m->step_bytes * columns_of(p, then) / BL_PANEL_COLS;
-    a.bytes += 63; /* a row's last line may be one more */
-    a.row = rows + then * m->step_bytes;
-    return a;
+    return (struct ahead){.row = rows + then * m->step_bytes,
+                          .stride = m->row_bytes,
+                          /* a row's last line may be one more */
+                          .bytes = m->step_bytes * columns_of(p, then) / BL_PANEL_COLS + 63,
+                          .left = p->n_rows,
+                          .piece = p->piece,
+                          .near = true};
+}
+
+/* A share of the next panel, in the order in which it lies in memory: few tokens' products take
+ * less time than memory needs to answer. Many would push it out of the second-level cache again. */
+static struct ahead far_of(const struct pass *p, uint32_t step)
+{
+    const struct bl_panel_weight *m = p->m;
+    if (!p->next || p->n_tok >= NEAR_FROM)
+        return (struct ahead){0};
+    const size_t bytes = (m->row_bytes + p->n_steps - 1) / p->n_steps;
+    return (struct ahead){.row = p->next + (size_t)step * p->n_rows * bytes,
+                          .stride = bytes,
+                          .bytes = bytes,
+                          .left = p->n_rows,
+                          .piece = p->piece};
 }
 
 uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_ROWS], void *panel,
@@ -106,21 +113,24 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
 {
     const struct bl_panel_kernel *kernel = x->kernel;
     const uint32_t base = first_of(x, from), n_tok = first_of(x, to) - base;
-    const struct pass p = {.m = m,
-                           .w = w + row * m->row_bytes,
-                           .next = next,
-                           .n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS,
-                           .n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS,
-                           .n_tiles = to - from,
-                           .n_tok = n_tok};
+    struct pass p = {.m = m,
+                     .w = w + row * m->row_bytes,
+                     .next = next,
+                     .n_rows = m->rows - row < BL_PANEL_ROWS ? m->rows - row : BL_PANEL_ROWS,
+                     .n_steps = (m->k + BL_PANEL_COLS - 1) / BL_PANEL_COLS,
+                     .n_tiles = to - from,
+                     .n_tok = n_tok};
+    p.piece = (p.n_rows + p.n_tiles) / (p.n_tiles + 1);
     for (uint32_t s = 0; s < p.n_steps; s++) {
         const uint32_t n_cols = columns_of(&p, s), at = s * BL_PANEL_COLS;
-        struct ahead ahead = ahead_of(&p, s);
-        fetch(&ahead);
+        struct ahead far = far_of(&p, s), near = near_of(&p, s);
+        fetch(&far);
+        fetch(&near);
         kernel->pack(panel, p.n_rows, n_cols, p.w + s * m->step_bytes, m->row_bytes);
         for (uint32_t i = from; i < to; i++) {
             const uint32_t first = first_of(x, i), n = first_of(x, i + 1) - first;
-            fetch(&ahead);
+            fetch(&far);
+            fetch(&near);
             kernel->multiply(sum[first - base], panel,
                              x->tiles + bl_panel_tile_at(kernel, x->n_tok, m->k, at, first), n,
                              n_cols, s > 0);
