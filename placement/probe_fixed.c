@@ -124,6 +124,8 @@ static enum bl_status wide_layers(struct bl_probe *p, struct bl_rig *r)
     const double each = (ns - p->dev->launch_ns - layers * bytes / bps * 1e9) / steps;
     if (each > p->dev->step_ns)
         p->dev->step_ns = each;
+    if (p->dev->layer_ns < p->dev->step_ns) /* a layer has more than one */
+        p->dev->layer_ns = p->dev->step_ns;
     return BL_OK;
 }
 
