@@ -24,7 +24,8 @@ clang)
 asan)
     options+=(-DBL_SANITIZE='address,undefined')
     # not what looks at sources only, nor one test more than once
-    select=(-L tier1 -E '^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.ops\..*_native)$')
+    select=(-L tier1 -E "^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.(ops\.(hip64|.*_native)|\
+simt_host\.(old_cuda|hip)|simt_models\.hip64|models\.mixed))\$")
     ;;
 tsan)
     options+=(-DBL_SANITIZE=thread -DBL_VULKAN=OFF) # a software driver's own threads are not ours to check
