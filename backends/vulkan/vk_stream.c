@@ -207,7 +207,8 @@ static void *gate_main(void *arg)
     }
 }
 
-static enum bl_status post_gate(struct bl_stream *s, const struct gate *g)
+/* Room for one more wait. */
+static enum bl_status open_gate(struct bl_stream *s, uint64_t patience_ns)
 {
     if (!s->has_thread) {
         if (pthread_create(&s->thread, NULL, gate_main, s))
@@ -215,10 +216,16 @@ static enum bl_status post_gate(struct bl_stream *s, const struct gate *g)
                                      s->dev->name));
         s->has_thread = true;
     }
-    bl_counter_wait(&s->passed, s->n_posted - GATES + 1, 0, UINT64_MAX);
+    if (!bl_counter_wait(&s->passed, s->n_posted - GATES + 1, 0, patience_ns))
+        return bl_fail(BL_ETIMEDOUT, "%s: %d waits for other devices have not ended", s->dev->name,
+                       GATES);
+    return BL_OK;
+}
+
+static void post_gate(struct bl_stream *s, const struct gate *g)
+{
     s->gate[s->n_posted % GATES] = *g;
     bl_counter_set(&s->posted, ++s->n_posted);
-    return BL_OK;
 }
 
 /* ---- command buffers ---- */
@@ -430,13 +437,13 @@ static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
     if (p.stream == s || !p.stream) /* in order anyway */
         return BL_OK;
     const struct bl_device_ops *other = bl_point_ops(p);
-    const uint32_t k = bl_vk_trace_next(&s->trace, false);
     if (other->poll(p) && !other->join(p, 0))
         return BL_OK;
     BL_TRY(still_good(s));
+    BL_TRY(open_gate(s, s->patience_ns ? s->patience_ns : UINT64_MAX));
     BL_TRY(flush(s));
-    const struct gate g = {other, p, s->last + 1, k};
-    BL_TRY(post_gate(s, &g));
+    const struct gate g = {other, p, s->last + 1, bl_vk_trace_next(&s->trace, false)};
+    post_gate(s, &g);
     s->last = g.value;
     s->n_enqueued++;
     set_mark(s);
@@ -455,9 +462,10 @@ static enum bl_status stamp_alone(struct bl_stream *s, uint32_t k, bool at_end)
 
 static enum bl_status segment_run(struct bl_stream *s, struct bl_segment *seg)
 {
-    const uint32_t k = bl_vk_trace_next(&s->trace, true);
-
     BL_TRY(still_good(s));
+    if (s->trace.log) /* before it has a number: who is asked again has one only */
+        BL_TRY(begin(s));
+    const uint32_t k = bl_vk_trace_next(&s->trace, true);
     BL_TRY(stamp_alone(s, k, false));
     BL_TRY(end(s));
     if (s->n_batch + 1 >= BATCH)
@@ -561,7 +569,8 @@ static void stream_close(struct bl_stream *s)
         (void)flush(s);
     atomic_store(&s->closing, true);
     if (s->has_thread) {
-        (void)post_gate(s, &(struct gate){0});
+        (void)open_gate(s, UINT64_MAX);
+        post_gate(s, &(struct gate){0});
         pthread_join(s->thread, NULL);
     }
     pthread_mutex_lock(&d->turn);

@@ -99,9 +99,50 @@ static void events_are_where_the_step_is(void **state)
     bl_close(e);
 }
 
+/* A wait for what has come already is no command: what follows keeps its place in the log. */
+static void waits_for_what_has_come_take_no_place(void **state)
+{
+    (void)state;
+    const struct bl_device_config config = {.threads = 1};
+    const struct bl_backend *cpu = bl_backend_find("cpu");
+    struct bl_lapse lapse[8];
+    struct bl_lapse_log log = {.lapse = lapse, .cap = 8};
+    uint32_t before, after, done;
+    struct bl_device *host, *dev;
+    struct bl_stream *other, *s;
+    struct bl_point came, end;
+    struct bl_mem m = {0};
+
+    if (!vulkan_here())
+        return;
+    ok(cpu->open(0, &config, &host));
+    ok(vulkan_backend()->open(0, &config, &dev));
+    ok(host->ops->stream_open(host, &other));
+    ok(dev->ops->stream_open(dev, &s));
+    ok(dev->ops->mem_alloc(dev, 1 << 20, false, &m));
+    ok(host->ops->signal(other, &came));
+    ok(host->ops->join(came, UINT64_MAX));
+    dev->ops->trace(s, &log);
+    dev->ops->progress(s, &before, &done);
+    ok(dev->ops->wait(s, came));
+    ok(dev->ops->fill(s, &m, 0, 1, 1 << 20));
+    ok(dev->ops->signal(s, &end));
+    ok(dev->ops->join(end, UINT64_MAX));
+    dev->ops->progress(s, &after, &done);
+    dev->ops->trace(s, NULL);
+    assert_int_equal(after - before, 2);
+    assert_int_equal(log.n, 2);
+    dev->ops->stream_close(s);
+    host->ops->stream_close(other);
+    dev->ops->mem_free(&m);
+    dev->ops->close(dev);
+    host->ops->close(host);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_for_what_has_come_take_no_place),
         cmocka_unit_test(events_are_where_the_step_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
