@@ -378,10 +378,10 @@ static enum bl_status take_symbols(struct cuda *c)
 /* No card is nothing to speak of; everything else is. */
 static enum bl_status start(struct cuda *c)
 {
-    enum { STUB = 34 }; /* the toolkit's library to link with, which is no driver */
+    enum { ONLY_TO_LINK = 34 }; /* the toolkit's library to link with, which is no driver */
     const int code = c->cuInit(0);
 
-    if (code == BL_SIMT_NO_DEVICE || code == STUB)
+    if (code == BL_SIMT_NO_DEVICE || code == ONLY_TO_LINK)
         return bl_fail(BL_EUNAVAILABLE, "cuda: a driver without cards");
     return bl_simt_check(&c->base, code, "cuda", "the driver does not start");
 }

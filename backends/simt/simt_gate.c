@@ -89,6 +89,7 @@ void bl_simt_gate_close(struct bl_stream *s)
 {
     if (!s->has_thread)
         return;
+    atomic_store(&s->closing, true);
     (void)post(s, &(struct bl_simt_gate){0}, UINT64_MAX);
     pthread_join(s->thread, NULL);
     s->has_thread = false;

@@ -46,6 +46,10 @@ static enum bl_status try_copies(struct bl_simt_device *d, struct bl_simt_device
            (st = bl_simt_stream_open(&d->base, &t.stream)));
     for (uint32_t round = 0; !st && round < ROUNDS; round++)
         st = across(&t, round);
+    if (st == BL_ETIMEDOUT) { /* closed as it is, it would be waited for */
+        bl_simt_cancel(t.stream);
+        st = bl_fail(st, "what is copied between them does not arrive");
+    }
     bl_simt_stream_close(t.stream);
     if (t.far.dev)
         bl_simt_mem_free(&t.far);

@@ -75,13 +75,16 @@ static void write_down(const struct bl_stream *s, struct bl_lapse_log *log)
     atomic_store_explicit(&log->n, i, memory_order_release);
 }
 
-/* The stream is idle, so that an event behind all else is passed at once. */
-static void wait_for_last(const struct bl_stream *s)
+/* The stream is idle, so that an event behind all else is passed at once; false: it has failed, and
+ * may stand still for good. */
+static bool wait_for_last(const struct bl_stream *s)
 {
     const struct bl_simt_device *d = device_of(s);
 
     while (d->fn->event_query(d->driver, s->times.event[s->times.n - 1]) == BL_SIMT_NOT_READY)
-        ;
+        if (atomic_load(&s->status))
+            return false;
+    return true;
 }
 
 /* The first event is passed between two looks at the host's clock; the earlier is taken, so that
@@ -96,9 +99,8 @@ static void begin(struct bl_stream *s)
         t->n = 0;
         t->zero_ns = bl_now_ns();
         note(s);
-        if (!t->log)
+        if (!t->log || !wait_for_last(s))
             return;
-        wait_for_last(s);
         seen = bl_now_ns();
     } while (seen - t->zero_ns > 200000 && --tries);
 }
@@ -110,10 +112,8 @@ void bl_simt_trace(struct bl_stream *s, struct bl_lapse_log *log)
 
     if (atomic_load(&d->lost) || bl_simt_use(d))
         return;
-    if (t->log) {
-        wait_for_last(s);
+    if (t->log && wait_for_last(s))
         write_down(s, t->log);
-    }
     t->n = 0;
     t->log = log;
     if (log)

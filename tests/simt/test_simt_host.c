@@ -467,6 +467,8 @@ static void what_is_stuck_is_given_up(void **state)
     struct bl_mem m = block(dev, BYTES, false);
     struct bl_stream *s;
     struct bl_point p, q;
+    struct bl_lapse lapse[2];
+    struct bl_lapse_log log = {.lapse = lapse, .cap = 2};
     uint32_t enqueued, done;
 
     ok(dev->ops->stream_open(dev, &s));
@@ -487,6 +489,9 @@ static void what_is_stuck_is_given_up(void **state)
     dev->ops->cancel(s);
     must_fail(dev->ops->join(q, LONG_NS), BL_ECANCELLED, "cancelled");
     must_fail(dev->ops->fill(s, &m, 0, 1, 16), BL_ECANCELLED, "cancelled");
+    dev->ops->trace(s, &log); /* waits for nothing */
+    dev->ops->trace(s, NULL);
+    assert_int_equal(log.n, 0);
     dev->ops->stream_close(s); /* gives the card up */
     dev->ops->mem_free(&m);
     dev->ops->close(dev);
