@@ -232,6 +232,12 @@ static void describe(const struct bl_engine_parts *p, char *text, size_t cap)
     }
 }
 
+/* A block was refused, rather than no plan found. */
+static bool is_short(const struct bl_engine_parts *p, enum bl_status st)
+{
+    return st == BL_ENOMEM && p->plan.ledger.shortage.asked_bytes;
+}
+
 static enum bl_status open_lesser(struct bl_engine_parts *p, const struct bl_options *opt,
                                   uint32_t *n_failed)
 {
@@ -242,7 +248,7 @@ static enum bl_status open_lesser(struct bl_engine_parts *p, const struct bl_opt
     const char *id = p->machine.device[lack.device].id;
     close_devices(p);
     const enum bl_status st = plan_and_open(p, opt);
-    if (st && st != BL_ENOMEM)
+    if (st && !is_short(p, st))
         return bl_fail_in(st, "%s has %.1f MiB where %.1f MiB were planned", id, lack.there_mib,
                           lack.planned_mib);
     describe(p, instead, sizeof instead);
@@ -256,7 +262,7 @@ static enum bl_status create_or_lower(struct bl_engine **out, struct bl_engine_p
 {
     uint32_t n_failed[BL_MAX_DEVICES] = {0};
 
-    while (!st || (st == BL_ENOMEM && p->plan.ledger.shortage.asked_bytes)) {
+    while (!st || is_short(p, st)) {
         st = st ? open_lesser(p, opt, n_failed) : bl_engine_create(out, p, opt);
         if (!st && !p->gguf) /* handed over */
             return BL_OK;
@@ -291,10 +297,6 @@ enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const stru
     else if (!(st = bl_plan_file_load(&file, opt->plan_file)))
         st = open_by_file(&p, gguf_path, opt, &file);
     bl_plan_file_finish(&file);
-    if (p.model && (!st || st == BL_ENOMEM) && opt->expert_file) {
-        const enum bl_status known = bl_expert_file_load(&p.experts, p.model, opt->expert_file);
-        st = known ? known : st;
-    }
     if (!opt->plan_file)
         st = create_or_lower(out, &p, opt, st);
     else if (!st && (st = bl_engine_create(out, &p, opt)) && p.gguf)

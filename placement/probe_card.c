@@ -90,7 +90,7 @@ static enum bl_status measure_link(struct bl_probe *p, struct bl_rig *r, struct 
         l.host->ops->mem_free(&l.there_and_back);
     l.host->ops->close(l.host);
     const enum bl_status again = r->dev->ops->stream_open(r->dev, &r->stream);
-    return st ? st : again;
+    return again ? again : st;
 }
 
 /* ---- the card ---- */
@@ -112,8 +112,10 @@ static enum bl_status measure_types(struct bl_probe *p, struct bl_rig *r)
 static enum bl_status measure(struct bl_probe *p, struct bl_rig *r, struct bl_link *link)
 {
     BL_TRY(forgive(bl_probe_narrow(p->dev, r)));
-    if (link)
-        BL_TRY(forgive(measure_link(p, r, link)));
+    if (link) {
+        const enum bl_status st = measure_link(p, r, link);
+        BL_TRY(r->stream ? forgive(st) : st);
+    }
     BL_TRY(measure_types(p, r));
     if (bl_probe_late(p))
         return BL_OK;
