@@ -203,7 +203,7 @@ static const char *store_number(const struct bl_json_field *f, double v, void *t
 {
     const bool whole = f->kind == BL_JSON_U16 || f->kind == BL_JSON_U32 || f->kind == BL_JSON_BYTES;
     if (!(v >= f->min && v <= f->max)) {
-        snprintf(w->text, sizeof w->text, "is %.6g; it must lie between %.6g and %.6g", v, f->min,
+        snprintf(w->text, sizeof w->text, "is %.7g; it must lie between %.7g and %.7g", v, f->min,
                  f->max);
         return w->text;
     }

@@ -247,7 +247,8 @@ static void name_device(const struct bl_machine *m, struct bl_machine_device *d,
 static enum bl_status add_device(struct bl_machine *m, const struct item *it)
 {
     if (m->n_devices == BL_MAX_DEVICES)
-        return bl_fail(BL_ELIMIT, "--devices: there can be %d", BL_MAX_DEVICES);
+        return bl_fail(BL_EINVAL, "--devices: '%s' is one too many: there can be %d with the cpu",
+                       it->shown, BL_MAX_DEVICES);
     struct bl_machine_device *bigger = realloc(m->device, (m->n_devices + 1) * sizeof *bigger);
     if (!bigger)
         return bl_fail(BL_ENOMEM, "out of memory for %u devices", m->n_devices + 1);

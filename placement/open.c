@@ -275,13 +275,17 @@ static enum bl_status explain_shortage(const struct bl_engine_parts *p, const ch
 {
     const struct bl_shortage *s = &p->plan.ledger.shortage;
     const struct bl_machine_device *d = &p->machine.device[s->device];
+    const double whole_mib = floor(mib(s->there_bytes));
+    char how[sizeof d->id + 64];
 
-    return bl_fail_in(BL_ENOMEM,
-                      "%s wants %.1f MiB on %s, which has %.1f MiB, too little for %s; plan anew, "
-                      "with --device-set %s.usable=%.0fMiB",
-                      plan_file, mib(bl_ledger_planned(&p->plan.ledger, s->device)), d->id,
-                      mib(s->there_bytes), bl_purpose_name((enum bl_purpose)s->purpose), d->id,
-                      floor(mib(s->there_bytes)));
+    if (whole_mib < 1)
+        snprintf(how, sizeof how, "without %s", d->id);
+    else
+        snprintf(how, sizeof how, "with --device-set %s.usable=%.0fMiB", d->id, whole_mib);
+    return bl_fail_in(
+        BL_ENOMEM, "%s wants %.1f MiB on %s, which has %.1f MiB, too little for %s; plan anew, %s",
+        plan_file, mib(bl_ledger_planned(&p->plan.ledger, s->device)), d->id, mib(s->there_bytes),
+        bl_purpose_name((enum bl_purpose)s->purpose), how);
 }
 
 enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const struct bl_options *opt)

@@ -87,7 +87,7 @@ static const struct bl_json_field place_rows[] = {
     WORD("part", part, bl_part_words, false),
     OTHER("layer", false),
     OTHER("experts", false),
-    COUNT("slots", slots, 1 << 20),
+    {"slots", BL_JSON_U32, AT(slots), 1, 1 << 20, NULL, false, false},
     TEXT("device", device, true),
 };
 #undef OF
