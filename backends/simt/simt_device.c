@@ -31,7 +31,10 @@ enum bl_status bl_simt_count(const struct bl_simt_vendor *v, uint32_t *n)
 /* The same for every card, so that a plan for one that is not here needs no driver. */
 enum bl_status bl_simt_caps(const struct bl_device_config *c, struct bl_caps *out)
 {
-    *out = (struct bl_caps){.granule_bytes = BL_SIMT_GRANULE, .threads = 1, .exact = c->exact};
+    *out = (struct bl_caps){.granule_bytes = BL_SIMT_GRANULE,
+                            .threads = 1,
+                            .exact = c->exact,
+                            .copies_from = BL_COPIES_FROM_BLOCKS};
     return BL_OK;
 }
 

@@ -83,6 +83,7 @@ static void cards_are_found_as_the_driver_shows_them(void **state)
     ok(rig.backend->count(&n));
     assert_int_equal(n, 2);
     dev = rig_open(0);
+    assert_int_equal(dev->caps.copies_from, BL_COPIES_FROM_BLOCKS); /* files go in pieces */
     struct bl_mem m;
     must_fail(dev->ops->mem_alloc(dev, 20 << 20, false, &m), BL_ENOMEM, "16 of 16 MiB are free");
     dev->ops->close(dev);
