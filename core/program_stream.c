@@ -19,7 +19,7 @@
 
 /* ---- before the graph is built ---- */
 
-static enum bl_status add_chunks(struct bl_program *p, uint32_t sending, uint32_t *seq)
+static void add_chunks(struct bl_program *p, uint32_t sending, uint32_t *seq)
 {
     const struct bl_sending *s = &p->sending[sending];
 
@@ -32,7 +32,6 @@ static enum bl_status add_chunks(struct bl_program *p, uint32_t sending, uint32_
                                                     .staged = BL_NO_SIGNAL,
                                                     .sent = BL_NO_SIGNAL,
                                                     .freed = BL_NO_SIGNAL};
-    return BL_OK;
 }
 
 /* The last chunk that was in the same part of the same ring. */
@@ -60,7 +59,7 @@ static enum bl_status number_chunks(struct bl_program *p, uint32_t n_devices)
     }
     for (uint32_t s = 0; s < p->n_sendings; s++) {
         p->sending[s].first = p->n_chunks;
-        (void)add_chunks(p, s, seq);
+        add_chunks(p, s, seq);
     }
     find_before(p, seq + n_devices);
     free(seq);

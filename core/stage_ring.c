@@ -256,10 +256,10 @@ static enum bl_status copy_pieces(struct giving *g, const struct bl_mem *dst, ui
     BL_TRY(give_copy(g, dst, to, &r->tables, table_off(g), g->of->cut.table_bytes));
     for (uint32_t i = s->first_weight[l]; i < s->end_weight[l]; i++) {
         const struct bl_weight *w = &s->model->weight[i];
-        if (w->layer == (int)l && bl_weight_has_table(w) && bl_weight_leads(s->model, i))
-            BL_TRY(copy_tensor(g, i, dst,
-                               to + bl_chunk_offset(s->model, &g->of->cut, i, //
-                                                    g->cargo->n)));
+        if (w->layer != (int)l || !bl_weight_has_table(w) || !bl_weight_leads(s->model, i))
+            continue;
+        const uint64_t off = bl_chunk_offset(s->model, &g->of->cut, i, g->cargo->n);
+        BL_TRY(copy_tensor(g, i, dst, to + off));
     }
     return BL_OK;
 }
