@@ -74,6 +74,7 @@ bl_val bl_rig_input(struct bl_rig *, uint32_t n, uint32_t n_tok);
  * segment. */
 enum bl_status bl_rig_ready(struct bl_rig *, const struct bl_rig_block *weights, uint32_t n_tok);
 enum bl_status bl_rig_run(struct bl_rig *, uint64_t *ns); /* of one run, from the submitting thread */
+enum bl_status bl_rig_join(struct bl_rig *, struct bl_point); /* after a minute the stream has failed */
 /* Median of `most` runs after one that does not count; fewer when budget_ns is over, the first run always. Runs during
  * which other programs had the processors do not count, as long as three remain. */
 enum bl_status bl_rig_time(struct bl_rig *, uint32_t most, uint64_t budget_ns, double *ns);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 enum { MIB = 1 << 20, MANY_TOKENS = 512, LEAST_COPY = 4096, COPIES = 5 };
-static const uint64_t copy_patience_ns = 20000000000;
 
 /* What a card cannot do, or not with its memory, is not known of it; a device that fails is told
  * of. */
@@ -37,7 +36,7 @@ static enum bl_status time_copy(const struct link *l, bool to_card, size_t bytes
         struct bl_point p;
         BL_TRY(ops->copy(l->rig->stream, to, 0, from, 0, bytes));
         BL_TRY(ops->signal(l->rig->stream, &p));
-        BL_TRY(ops->join(p, copy_patience_ns));
+        BL_TRY(bl_rig_join(l->rig, p));
         const double ns = (double)(bl_now_ns() - start);
         *best_ns = i == 0 || ns < *best_ns ? ns : *best_ns;
     }

@@ -8,6 +8,7 @@
 #include "mem.h"
 #include "thread.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -35,6 +36,19 @@ enum bl_status bl_rig_open(struct bl_rig *r, const struct bl_backend *backend,
     return open_at(r, backend, 0, config);
 }
 
+/* A stream that does not answer is given up: closed as it is, it would be waited for. */
+enum bl_status bl_rig_join(struct bl_rig *r, struct bl_point p)
+{
+    const enum bl_status st = r->dev->ops->join(p, patience_ns);
+    char why[160];
+
+    if (st != BL_ETIMEDOUT || !r->dev->ops->cancel)
+        return st;
+    snprintf(why, sizeof why, "%s", bl_error());
+    r->dev->ops->cancel(r->stream);
+    return bl_fail(st, "%s", why);
+}
+
 /* The pattern is a small number in every type that is a float, and no odd one as a scale. */
 static enum bl_status fill_card(struct bl_rig *r)
 {
@@ -42,7 +56,7 @@ static enum bl_status fill_card(struct bl_rig *r)
     struct bl_point p;
     BL_TRY(r->dev->ops->fill(r->stream, &r->card, 0, PATTERN, r->card.bytes));
     BL_TRY(r->dev->ops->signal(r->stream, &p));
-    return r->dev->ops->join(p, patience_ns);
+    return bl_rig_join(r, p);
 }
 
 enum bl_status bl_rig_open_card(struct bl_rig *r, const struct bl_machine_device *d, size_t bytes,
@@ -218,7 +232,7 @@ enum bl_status bl_rig_run(struct bl_rig *r, uint64_t *ns)
     const uint64_t start = bl_now_ns();
     BL_TRY(r->dev->ops->segment_run(r->stream, r->segment));
     BL_TRY(r->dev->ops->signal(r->stream, &p));
-    BL_TRY(r->dev->ops->join(p, patience_ns));
+    BL_TRY(bl_rig_join(r, p));
     *ns = bl_now_ns() - start;
     return BL_OK;
 }
