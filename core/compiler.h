@@ -18,6 +18,7 @@
 #define BL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define BL_API __attribute__((visibility("default")))
 #define BL_ALWAYS_INLINE static inline __attribute__((always_inline))
+#define BL_NOINLINE __attribute__((noinline))
 #define BL_ALIGNED(n) __attribute__((aligned(n)))
 #define BL_UNREACHABLE() __builtin_unreachable()
 typedef float bl_float4 __attribute__((vector_size(16))); /* operators work lane by lane */
