@@ -130,7 +130,7 @@ struct bl_vk_trace {             /* zeroed: nothing is noted */
     uint64_t zero_tick, zero_ns, span_ns; /* the same moment on both clocks, known to half the span */
     uint64_t began_ns;           /* when noting began */
 };
-enum { BL_VK_NO_MARK = UINT32_MAX };
+#define BL_VK_NO_MARK UINT32_MAX
 /* Room for the log's commands and one that sets the clock. */
 enum bl_status bl_vk_trace_begin(const struct bl_vk_device *, struct bl_vk_trace *, struct bl_lapse_log *);
 /* Number of the next command; BL_VK_NO_MARK: it is not noted, and may be given to what follows. */
