@@ -63,7 +63,7 @@ static inline struct bl_mem slots_read(const struct bl_engine *e, uint16_t d)
 {
     const struct bl_mem *block = &e->residency.block[d].mem;
     const struct bl_device_ops *ops = e->parts.device[d]->ops;
-    struct bl_stream *s;
+    struct bl_stream *s = NULL;
     struct bl_point end;
     struct bl_mem m;
 

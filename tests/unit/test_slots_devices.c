@@ -140,7 +140,7 @@ static const struct bl_event *step_of(const struct bl_engine *e, uint32_t back)
 static struct bl_engine *one_slot(const struct bl_options *opt, const char *name)
 {
     struct bl_engine_parts p = {0};
-    struct bl_engine *e;
+    struct bl_engine *e = NULL;
     uint64_t seed = 1;
 
     assert_int_equal(slots_on_parts(&p, path_of(name), opt, BL_EXPERTS_LRU, 0, &seed), BL_OK);
