@@ -51,7 +51,9 @@ static inline enum bl_status parts_open(struct bl_engine **out, struct bl_engine
         bl_engine_parts_finish(p);
         return made;
     }
-    return bl_engine_create(out, p, opt);
+    made = bl_engine_create(out, p, opt);
+    bl_engine_parts_finish(p); /* handed back where a device had less memory than was planned */
+    return made;
 }
 
 #endif

@@ -69,7 +69,9 @@ static inline enum bl_status streamed_open(struct bl_engine **out, const char *p
         bl_engine_parts_finish(&p);
         return st;
     }
-    return bl_engine_create(out, &p, opt);
+    const enum bl_status made = bl_engine_create(out, &p, opt);
+    bl_engine_parts_finish(&p); /* handed back where a device had less memory than was planned */
+    return made;
 }
 
 /* The same over the devices of the options. */
@@ -98,7 +100,9 @@ static inline enum bl_status streamed_over(struct bl_engine **out, const char *p
         bl_engine_parts_finish(&p);
         return st;
     }
-    return bl_engine_create(out, &p, opt);
+    const enum bl_status made = bl_engine_create(out, &p, opt);
+    bl_engine_parts_finish(&p); /* handed back where a device had less memory than was planned */
+    return made;
 }
 
 #endif

@@ -79,7 +79,9 @@ static inline enum bl_status slots_on_open(struct bl_engine **out, const char *p
         bl_engine_parts_finish(&p);
         return st;
     }
-    return bl_engine_create(out, &p, opt);
+    const enum bl_status made = bl_engine_create(out, &p, opt);
+    bl_engine_parts_finish(&p); /* handed back where a device had less memory than was planned */
+    return made;
 }
 
 static inline enum bl_status slotted_open(struct bl_engine **out, const char *path, const struct bl_options *opt,
@@ -92,7 +94,9 @@ static inline enum bl_status slotted_open(struct bl_engine **out, const char *pa
         bl_engine_parts_finish(&p);
         return st;
     }
-    return bl_engine_create(out, &p, opt);
+    const enum bl_status made = bl_engine_create(out, &p, opt);
+    bl_engine_parts_finish(&p); /* handed back where a device had less memory than was planned */
+    return made;
 }
 
 #endif
