@@ -14,6 +14,7 @@
 #include "planner.h"
 #include "vocab.h"
 
+#include <dirent.h>
 #include <math.h>
 
 #ifndef BL_TEST_DATA
@@ -132,6 +133,23 @@ static inline struct bl_engine *split_engine(const char *name, uint32_t second, 
     if (bl_engine_create(&e, &p, opt))
         fail_msg("%s", bl_error());
     return e;
+}
+
+/* Calls it with the name of every recorded model in tests/data. */
+static inline void each_model(void (*check)(const char *name))
+{
+    DIR *dir = opendir(MODELS);
+    char name[64];
+
+    assert_non_null(dir);
+    for (const struct dirent *f; (f = readdir(dir));) {
+        const char *dot = strstr(f->d_name, ".gguf");
+        if (!dot)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)(dot - f->d_name), f->d_name);
+        check(name);
+    }
+    closedir(dir);
 }
 
 #endif

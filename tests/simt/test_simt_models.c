@@ -7,8 +7,6 @@
 #include "parts.h"
 #include "simt_rig.h"
 
-#include <dirent.h>
-
 enum { MOST_FACES = 4, MOST_CARDS = 3 };
 static struct simt_rig face[MOST_FACES];
 static uint32_t n_faces;
@@ -115,20 +113,15 @@ static void compare(const char *name, uint32_t n, place_fn *place, void *arg)
     fresh_cards();
 }
 
+static void compare_on_one(const char *name)
+{
+    compare(name, 1, all_on_first, NULL);
+}
+
 static void models_are_as_on_the_cpu(void **state)
 {
-    DIR *dir = opendir(MODELS);
-    char name[64];
     (void)state;
-    assert_non_null(dir);
-    for (const struct dirent *f; (f = readdir(dir));) {
-        const char *dot = strstr(f->d_name, ".gguf");
-        if (!dot)
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)(dot - f->d_name), f->d_name);
-        compare(name, 1, all_on_first, NULL);
-    }
-    closedir(dir);
+    each_model(compare_on_one);
 }
 
 static void any_plan_is_as_on_the_cpu(void **state)

@@ -5,8 +5,6 @@
 #include "divide.h"
 #include "vulkan_rig.h"
 
-#include <dirent.h>
-
 static enum bl_status all_on_first(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
                                    void *arg)
 {
@@ -47,20 +45,15 @@ static void compare(const char *name, uint32_t n, vulkan_place_fn *place, void *
     bl_close(e);
 }
 
+static void compare_on_one(const char *name)
+{
+    compare(name, 1, all_on_first, NULL);
+}
+
 static void models_are_as_on_the_cpu(void **state)
 {
-    DIR *dir = opendir(MODELS);
-    char name[64];
     (void)state;
-    assert_non_null(dir);
-    for (const struct dirent *f; (f = readdir(dir));) {
-        const char *dot = strstr(f->d_name, ".gguf");
-        if (!dot)
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)(dot - f->d_name), f->d_name);
-        compare(name, 1, all_on_first, NULL);
-    }
-    closedir(dir);
+    each_model(compare_on_one);
 }
 
 /* Two and three devices beside the CPU. */
