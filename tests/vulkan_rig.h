@@ -17,38 +17,12 @@
 
 #include "backends.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static inline const struct bl_backend *vulkan_backend(void)
 {
     return bl_backend_find("vulkan");
-}
-
-/* An instance that stays keeps the drivers loaded: what they hold in variables of their own would be a leak to a sanitizer
- * once they are gone. */
-static inline void vulkan_keep_drivers(void)
-{
-    static const struct { /* VkInstanceCreateInfo */
-        int type;
-        const void *next;
-        uint32_t flags;
-        const void *app;
-        uint32_t n_layers;
-        const void *layers;
-        uint32_t n_extensions;
-        const void *extensions;
-    } info = {.type = 1};
-    static void *instance;
-    int (*make)(const void *, const void *, void *) = NULL;
-    void *loader = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *symbol = loader ? dlsym(loader, "vkCreateInstance") : NULL;
-
-    memcpy(&make, &symbol, sizeof make);
-    if (make)
-        (void)make(&info, NULL, &instance);
 }
 
 /* Of devices that can be used; the first is taken for all. */
@@ -62,7 +36,6 @@ static inline bool vulkan_here(void)
         printf("skipped: this build has no Vulkan backend\n");
         return false;
     }
-    vulkan_keep_drivers();
     if (b->open(0, &config, &dev)) {
         printf("skipped: %s\n", bl_error());
         return false;

@@ -6,7 +6,6 @@
 #include "divide.h"
 #include "sim/sim.h"
 #include "timeline.h"
-#include "vulkan_rig.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -396,6 +395,5 @@ int main(void)
         cmocka_unit_test(short_memory_means_another_plan),
         cmocka_unit_test(a_plan_asked_for_stays),
     };
-    vulkan_keep_drivers(); /* looking for devices opens them */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

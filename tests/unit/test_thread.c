@@ -381,7 +381,9 @@ static void twice_the_threads_do_not_collapse(void **state)
     }
     print_message("%u threads on %u processors: %.0f %% of the best speed\n", 2 * n, n,
                   100 * ratio);
+#if !defined(__SANITIZE_THREAD__) && !defined(BL_ASAN) /* what they add to a switch is not ours */
     assert_true(ratio >= 0.35);
+#endif
 }
 
 int main(void)
