@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Compares the engine with logits recorded from an independent implementation.
  *
- *   reference_check [--scalar] [--quick] [--mode MODE] [--divide SEED | --simulate SEED] DIR
- * NAME... the named cases reference_check [--scalar] [--quick] [--divide SEED | --simulate SEED]
- * --all every case of $BALLAST_REFERENCE whose family is built; exit 77 without it
+ *   reference_check [OPTION...] DIR NAME...    the named cases
+ *   reference_check [OPTION...] --all          every case of $BALLAST_REFERENCE whose family is
+ * built; exit 77 without it OPTIONs, in this order: --scalar, --quick, --mode MODE,
+ *       --divide SEED | --simulate SEED | --plans N --seed SEED
  *
  * Each prompt runs in one batch, token by token and in mixed chunks (--quick, for an emulated
  * processor: in mixed chunks only), in every mode the case has a tolerance for, and in mixed chunks
@@ -14,8 +15,12 @@
  * also held against one device's: in exact mode within an NMSE of 1e-9, with the same largest
  * logit but where its margin is small. --simulate: the same, every part of every layer and every
  * expert lying at random on the CPU and one to three simulated devices, with a plan of its own in
- * each mode. */
-#include "divide.h"
+ * each mode. --plans: N plans of each model, of seeds that follow each other, over devices of mixed
+ * kinds with everything that a plan can say at random (random_plan.h); memory taken is what was
+ * planned. --plans 1 with the seed of a line repeats that plan. Of Vulkan devices the largest logit
+ * may be another one natively, as their activations are rounded otherwise. */
+#include "random_plan.h"
+#include "vulkan_rig.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -40,8 +45,11 @@ static const uint32_t whole[] = {MAX_PROMPT, 0}, single[] = {1, 0}, mixed[] = {7
 static const uint32_t *const chunkings[] = {whole, single, mixed};
 static const char *const chunking_names[] = {"whole", "single", "mixed"};
 
-static bool scalar, quick, divide, simulate;
+static bool scalar, quick, divide, simulate, random_plans, vulkan_too;
 static uint64_t divide_seed;
+static struct random_plan plan; /* random_plans: the one that is checked */
+static uint32_t n_plans = 1;
+static uint64_t n_moves, n_sent; /* of experts into slots; bytes through rings */
 static const char *only_mode;
 static int n_failed, n_checked;
 
@@ -185,26 +193,46 @@ static float margin_of(const float *x, uint32_t n)
     return x[best] - next;
 }
 
-static void check_division(struct bl_engine *one, const float *rows, const int32_t *ids, uint32_t n,
-                           int c, bool strict, const char *where)
+struct run {
+    struct bl_engine *e, *one; /* one: on one device, or NULL */
+    const struct mode *mode;
+    bool ties;
+};
+
+static bool divided_is_good(const struct run *r, const float *rows, const float *ref, uint32_t n,
+                            double tolerance, uint32_t differ)
 {
-    const uint32_t n_vocab = bl_engine_n_vocab(one);
+    const bool exact = !strcmp(r->mode->name, "exact");
+    double nmse;
+
+    if (!ref || (!exact && !random_plans))
+        return ref;
+    if (!close_enough(rows, ref, n, bl_engine_n_vocab(r->one), exact ? 1e-9 : tolerance,
+                      !exact && r->ties, &nmse))
+        return false;
+    return !differ || (!exact && plan.vulkan);
+}
+
+static void check_division(const struct run *r, const float *rows, const int32_t *ids, uint32_t n,
+                           int c, double tolerance, const char *where)
+{
+    const uint32_t n_vocab = bl_engine_n_vocab(r->one);
     struct bl_session *s;
     uint32_t differ = 0;
     char what[100];
 
-    if (bl_session_create(&s, one)) {
+    if (bl_session_create(&s, r->one)) {
         fail(bl_error(), where);
         return;
     }
-    float *ref = run_prompt(one, s, ids, n, chunkings[c]);
+    float *ref = run_prompt(r->one, s, ids, n, chunkings[c]);
     for (size_t i = 0; ref && i < n; i++)
         differ += largest(rows + i * n_vocab, n_vocab) != largest(ref + i * n_vocab, n_vocab) &&
                   margin_of(ref + i * n_vocab, n_vocab) >= 0.01f;
     const double nmse = ref ? nmse_row(rows, ref, n * n_vocab) : INFINITY;
     snprintf(what, sizeof what, "divided: NMSE %.1e of one device, %u rows choose otherwise", nmse,
              differ);
-    if (strict && (nmse > 1e-9 || differ))
+    if (!divided_is_good(r, rows, ref, n, tolerance, differ))
         fail(what, where);
     else
         printf("     %s  %s\n", where, what);
@@ -230,18 +258,12 @@ static float *recorded(const char *dir, const cJSON *prompt, const char *mode, u
     return rows;
 }
 
-struct run {
-    struct bl_engine *e, *one; /* one: on one device, or NULL */
-    const struct mode *mode;
-    bool ties;
-};
-
 static void check_chunking(const struct run *r, const cJSON *prompt, const int32_t *ids, uint32_t n,
                            const float *ref, uint32_t n_ref, double tolerance, int c,
                            const char *where)
 {
     struct bl_engine *e = r->e;
-    const bool strict = !strcmp(r->mode->name, "exact"), ties = r->ties && !strict;
+    const bool ties = r->ties && strcmp(r->mode->name, "exact");
     uint32_t n_vocab = bl_engine_n_vocab(e);
     struct bl_session *s;
     double nmse;
@@ -266,7 +288,7 @@ static void check_chunking(const struct run *r, const cJSON *prompt, const int32
         if (r->mode->exact && !(r->mode->most > 0))
             check_greedy(e, s, rows + (size_t)(n - 1) * n_vocab, prompt, line);
         if (r->one)
-            check_division(r->one, rows, ids, n, c, strict, line);
+            check_division(r, rows, ids, n, c, tolerance, line);
     }
     free(rows);
     bl_session_destroy(s);
@@ -305,6 +327,24 @@ static bool has_mode(const cJSON *c, const char *mode)
     return false;
 }
 
+/* ---- opening ---- */
+
+/* What was planned was taken, byte for byte; of the heap no more. */
+static void check_memory(const struct bl_engine *e, const char *where)
+{
+    struct bl_memory_line line;
+    char what[200];
+
+    for (uint32_t k = 0; k < bl_engine_memory(e, k, &line); k++)
+        if (strcmp(line.purpose, "host") ? line.planned_bytes != line.measured_bytes
+                                         : line.planned_bytes < line.measured_bytes) {
+            snprintf(what, sizeof what, "%s of %s: %llu bytes planned, %llu taken", line.purpose,
+                     line.device, (unsigned long long)line.planned_bytes,
+                     (unsigned long long)line.measured_bytes);
+            fail(what, where);
+        }
+}
+
 /* As fast as may be: times are not what is tested. */
 static enum bl_status open_simulated(struct bl_engine **out, const char *path,
                                      const struct bl_options *opt)
@@ -321,6 +361,8 @@ static enum bl_status open_simulated(struct bl_engine **out, const char *path,
 static enum bl_status open_engine(struct bl_engine **out, const char *path,
                                   const struct bl_options *opt)
 {
+    if (random_plans)
+        return random_plan_open(out, path, opt, &plan);
     if (simulate)
         return open_simulated(out, path, opt);
     return divide ? divided_open(out, path, opt, 2 + divide_pick(&divide_seed, 2), &divide_seed)
@@ -343,7 +385,7 @@ static void check_mode(const char *dir, const cJSON *c, const char *name, const 
 
     snprintf(path, sizeof path, "%s/%s", dir, cJSON_GetObjectItem(c, "file")->valuestring);
     enum bl_status st = open_engine(&r.e, path, &opt);
-    if (!st && (divide || simulate) && (st = bl_open(&r.one, path, &opt)))
+    if (!st && (divide || simulate || random_plans) && (st = bl_open(&r.one, path, &opt)))
         bl_close(r.e);
     if (st == BL_EINVAL && mode->most > 0 && strstr(bl_error(), "; use f16"))
         return;
@@ -356,8 +398,34 @@ static void check_mode(const char *dir, const cJSON *c, const char *name, const 
         snprintf(where, sizeof where, "%s %s %s", name, p->string, mode->name);
         check_prompt(&r, dir, p, where);
     }
+    check_memory(r.e, name);
+    n_moves += r.e->residency.experts.n_moves;
+    n_sent += r.e->stage.sent_bytes;
     bl_close(r.one);
     bl_close(r.e);
+}
+
+static bool is_wanted(const cJSON *c, const struct mode *m)
+{
+    if (only_mode)
+        return !strcmp(m->name, only_mode) && (m->most > 0 || has_mode(c, m->name));
+    if (random_plans && strcmp(m->name, "exact") && strcmp(m->name, "native"))
+        return false;
+    return m->most > 0 || has_mode(c, m->name);
+}
+
+static void check_modes(const char *dir, const cJSON *c, const char *name)
+{
+    char text[256];
+
+    if (random_plans) {
+        plan = random_plan_of(divide_seed++, vulkan_too);
+        random_plan_describe(&plan, text, sizeof text);
+        printf("plan %s: %s\n", name, text);
+    }
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
+        if (is_wanted(c, &modes[m]))
+            check_mode(dir, c, name, &modes[m]);
 }
 
 static void check_case(const char *dir, const char *name)
@@ -373,10 +441,8 @@ static void check_case(const char *dir, const char *name)
     const bool left_out = divide && !cJSON_IsTrue(cJSON_GetObjectItem(c, "moe"));
     if (left_out)
         printf("skip %s: it has no experts\n", name);
-    for (size_t m = 0; !left_out && m < sizeof modes / sizeof *modes; m++)
-        if ((!only_mode || !strcmp(modes[m].name, only_mode)) &&
-            (modes[m].most > 0 || has_mode(c, modes[m].name)))
-            check_mode(dir, c, name, &modes[m]);
+    for (uint32_t i = 0; !left_out && i < n_plans; i++)
+        check_modes(dir, c, name);
     cJSON_Delete(c);
 }
 
@@ -446,17 +512,29 @@ int main(int argc, char **argv)
         printf("simulated devices, seed %llu\n", (unsigned long long)divide_seed);
         i += 2;
     }
+    if (i + 3 < argc && !strcmp(argv[i], "--plans") && !strcmp(argv[i + 2], "--seed")) {
+        random_plans = quick = true;
+        vulkan_too = vulkan_here();
+        n_plans = (uint32_t)strtoul(argv[i + 1], NULL, 10);
+        divide_seed = strtoull(argv[i + 3], NULL, 10);
+        printf("%u random plans a model, seed %llu\n", n_plans, (unsigned long long)divide_seed);
+        i += 4;
+    }
     if (i < argc && !strcmp(argv[i], "--all"))
         rc = check_all();
     else if (argc - i < 2) {
-        printf("usage: reference_check [--scalar] [--quick] [--mode MODE] [--divide SEED] DIR "
-               "NAME... | --all\n");
+        printf(
+            "usage: reference_check [--scalar] [--quick] [--mode MODE] [--divide SEED | --simulate "
+            "SEED | --plans N --seed SEED] DIR NAME... | --all\n");
         return 2;
     } else
         for (int k = i + 1; k < argc; k++)
             check_case(argv[i], argv[k]);
     if (rc)
         return rc;
+    if (random_plans)
+        printf("%llu moves of experts into slots, %llu bytes of experts sent\n",
+               (unsigned long long)n_moves, (unsigned long long)n_sent);
     printf("%d checked, %d failed\n", n_checked, n_failed);
     return n_failed || !n_checked ? 1 : 0;
 }
