@@ -101,9 +101,12 @@ struct bl_bench_table {
     bool batch, ubatch, threads_batch, type_k, type_v, load, exact, mask; /* md: columns for what is not as usual */
     uint32_t n_rows;
 };
-void bl_bench_columns(struct bl_bench_table *, const struct bl_bench_case *, size_t n);
 void bl_bench_print_head(FILE *, struct bl_bench_table *);
 void bl_bench_print_row(FILE *, struct bl_bench_table *, const struct bl_bench_result *);
 void bl_bench_print_foot(FILE *, struct bl_bench_table *, uint32_t samples);
+/* Markdown: bench_table.c. Which columns the cases want; the head; a row. */
+void bl_bench_columns(struct bl_bench_table *, const struct bl_bench_case *, size_t n);
+void bl_bench_md_head(FILE *, const struct bl_bench_table *);
+void bl_bench_md_row(FILE *, const struct bl_bench_table *, const struct bl_bench_result *);
 
 #endif
