@@ -112,6 +112,7 @@ struct bl_caps {
     struct bl_tile_caps tiles[BL_N_DTYPES]; /* cpu: of activations that meet weights of the type */
     uint32_t import_host;    /* weights can be used where the file is mapped */
     uint32_t copies_from;    /* enum bl_copies_from: what of the host copies can take at the full speed of the link */
+    uint64_t block_bytes;    /* the largest allocation; 0: any */
 };
 struct bl_device {
     const struct bl_device_ops *ops;
@@ -137,6 +138,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
     uint32_t cpu_mask;       /* CPU flags allowed, all bits = everything */
     bool exact;
     bool unified;            /* its memory is the host's, which sees all of it */
+    uint64_t block_bytes;    /* no larger allocations than this, whatever the driver would give; 0: no such limit */
     bool in_line;            /* who enqueues may do the work: no other device could go on meanwhile */
     uint16_t number;         /* in the machine: how devices tell each other apart */
     const struct bl_simulated *sim; /* sim: pace.h; NULL: no limits */
@@ -145,6 +147,7 @@ struct bl_device_facts {     /* before it is opened */
     char id[32];             /* stays when others come and go, the same to all backends: "pci-0000:01:00.0"; empty: not known */
     char name[64];           /* for people */
     uint64_t mem_bytes, free_bytes; /* free 0: not known */
+    uint64_t block_bytes;    /* the largest allocation; 0: any */
     bool integrated;         /* its memory is the host's */
     bool software;           /* it is the host's processors */
 };

@@ -26,18 +26,23 @@ static enum bl_status split_slack(struct bl_engine *e, uint16_t d, int64_t slack
 static enum bl_status take_state(struct bl_engine *e, uint16_t d)
 {
     const struct bl_model *m = e->parts.model;
+    const struct bl_block_bytes *b = &e->blocks[d];
+    struct bl_layout at = {.window = b->window};
     uint64_t *off = bl_calloc(m->n_states + 1, sizeof *off);
     enum bl_status st;
 
     if (!off)
         return bl_fail(BL_ENOMEM, "out of memory for the addresses of %u states", m->n_states);
-    bl_plan_state_offsets(&e->parts.plan, m, d, off);
-    st = take(e, d, BL_MEM_STATE, e->blocks[d].state, &e->state_mem[d]);
-    if (!st && e->blocks[d].slack)
-        st = split_slack(e, d, (int64_t)e->blocks[d].slack);
+    bl_plan_state_offsets(&e->parts.plan, m, d, &at, off);
+    st = bl_blocks_take(&e->state_mem[d], &e->parts.plan.ledger, d, e->parts.device[d],
+                        BL_MEM_STATE, b->state, b->window, d == 0);
+    if (!st && b->slack)
+        st = split_slack(e, d, (int64_t)b->slack);
     for (uint32_t i = 0; !st && i < m->n_states; i++)
-        if (off[i] != BL_NO_HOME)
-            e->state_addr[i] = e->state_mem[d].addr + off[i];
+        if (off[i] != BL_NO_HOME) {
+            e->state_off[i] = off[i];
+            e->state_addr[i] = bl_blocks_addr(&e->state_mem[d], off[i]);
+        }
     free(off);
     return st;
 }
@@ -74,10 +79,12 @@ static enum bl_status allocate(struct bl_engine *e)
     e->blocks = bl_calloc(n, sizeof *e->blocks);
     e->place = bl_calloc(n, sizeof *e->place);
     e->state_mem = bl_calloc(n, sizeof *e->state_mem);
+    e->state_off = bl_calloc(e->parts.model->n_states + 1, sizeof *e->state_off);
     e->state_addr = bl_calloc(e->parts.model->n_states + 1, sizeof *e->state_addr);
     e->session = bl_calloc(e->parts.plan.max_sessions, sizeof *e->session);
     e->out_row = bl_calloc(e->parts.plan.batch_tokens, sizeof *e->out_row);
-    if (!e->blocks || !e->place || !e->state_mem || !e->state_addr || !e->session || !e->out_row)
+    if (!e->blocks || !e->place || !e->state_mem || !e->state_off || !e->state_addr ||
+        !e->session || !e->out_row)
         return bl_fail(BL_ENOMEM, "out of memory for an engine of %u sessions",
                        e->parts.plan.max_sessions);
     return BL_OK;
@@ -120,7 +127,7 @@ static void free_blocks(struct bl_engine *e)
         free_mem(&e->place[d].params);
     }
     for (uint32_t d = 0; e->state_mem && d < e->parts.machine.n_devices; d++)
-        free_mem(&e->state_mem[d]);
+        bl_blocks_free(&e->state_mem[d]);
 }
 
 /* All but the parts. Streams first: one that timed out may still be running a program. */
@@ -143,6 +150,7 @@ static void give_back(struct bl_engine *e)
     free(e->blocks);
     free(e->place);
     free(e->state_mem);
+    free(e->state_off);
     free(e->state_addr);
     free(e->session);
     free(e->out_row);
@@ -188,6 +196,8 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
     st = allocate(e);
     if (!st)
         st = bl_plan_memory(&e->parts.plan, e->parts.model, &e->parts.machine, e->blocks);
+    if (!st)
+        st = bl_plan_check_blocks(&e->parts.plan, &e->parts.machine);
     for (uint16_t d = 0; !st && d < e->parts.machine.n_devices; d++)
         if (e->parts.device[d])
             st = settle_device(e, d);

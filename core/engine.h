@@ -36,7 +36,8 @@ struct bl_engine {
     struct bl_engine_parts parts;
     struct bl_block_bytes *blocks;   /* [n_devices] */
     struct bl_place *place;          /* [n_devices] */
-    struct bl_mem *state_mem;        /* [n_devices] */
+    struct bl_blocks *state_mem;     /* [n_devices] */
+    uint64_t *state_off;             /* [n_states] in the blocks of its device */
     uint64_t *state_addr;            /* [n_states] */
     struct bl_weights weights;
     struct bl_residency residency;

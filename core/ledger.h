@@ -38,9 +38,16 @@ struct bl_shortage {
     uint64_t asked_bytes;           /* of the block that was refused; 0: none was */
     uint64_t there_bytes;           /* taken on the device by then, and what more it would have given */
 };
+/* Something that has to lie in one block, which is larger than the device's largest. */
+struct bl_excess {
+    uint16_t device;
+    uint8_t purpose;
+    uint64_t bytes, most_bytes;     /* 0: there is none */
+};
 struct bl_ledger {
     struct bl_ledger_line *line;
     uint32_t n, cap;
+    struct bl_excess excess;
     struct bl_shortage shortage;
 };
 const char *bl_purpose_name(enum bl_purpose);

@@ -178,34 +178,57 @@ void bl_plan_tensor_bytes(const struct bl_plan *p, const struct bl_model *m, uin
     }
 }
 
-uint64_t bl_plan_tensor_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
-                                uint64_t *off)
+uint64_t bl_plan_window(const struct bl_machine *machine, uint16_t device)
 {
-    uint64_t end = 0;
+    const struct bl_caps *c = &machine->device[device].caps;
+    const uint64_t granule = c->granule_bytes > BLOCK_ALIGN ? c->granule_bytes : BLOCK_ALIGN;
 
-    bl_plan_tensor_bytes(p, m, device, off);
-    for (uint32_t t = 0; t < bl_gguf_n_tensors(m->gguf); t++) { /* reading is one sweep */
-        const uint64_t bytes = off[t];
-        off[t] = bytes ? end : BL_NO_HOME;
-        end = bytes ? bl_align_up(end + bytes, BLOCK_ALIGN) : end;
-    }
-    return end;
+    if (!device || !c->block_bytes)
+        return 0;
+    return c->block_bytes < granule ? granule : c->block_bytes / granule * granule;
 }
 
-uint64_t bl_plan_state_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
-                               uint64_t *off)
+uint64_t bl_layout_add(struct bl_layout *at, uint64_t each, uint64_t n)
+{
+    const uint64_t first = bl_unit_begin(at->end, each, at->window);
+    const uint64_t last = bl_unit_at(first, each, n - 1, at->window);
+
+    at->end = bl_align_up(last + each, BLOCK_ALIGN);
+    at->largest = each > at->largest ? each : at->largest;
+    return first;
+}
+
+#define BY_EXPERT (UINT64_C(1) << 63) /* beside bytes: each expert is a unit */
+
+static void mark_experts(const struct bl_model *m, uint64_t *bytes)
+{
+    for (uint32_t i = 0; i < m->n_weights; i++)
+        if (bl_weight_has_table(&m->weight[i]) && bytes[m->weight[i].tensor])
+            bytes[m->weight[i].tensor] |= BY_EXPERT;
+}
+
+void bl_plan_tensor_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                            struct bl_layout *at, uint64_t *off)
+{
+    bl_plan_tensor_bytes(p, m, device, off);
+    mark_experts(m, off);
+    for (uint32_t t = 0; t < bl_gguf_n_tensors(m->gguf); t++) { /* reading is one sweep */
+        const uint64_t bytes = off[t] & ~BY_EXPERT;
+        const uint64_t each =
+            off[t] & BY_EXPERT ? bl_gguf_tensor(m->gguf, t)->bytes / m->hp.n_expert : bytes;
+        off[t] = bytes ? bl_layout_add(at, each, bytes / each) : BL_NO_HOME;
+    }
+}
+
+void bl_plan_state_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                           struct bl_layout *at, uint64_t *off)
 {
     struct bl_shape s = bl_plan_bucket(p, p->ubatch_tokens, 1);
-    uint64_t end = 0;
 
-    for (uint32_t i = 0; i < m->n_states; i++) {
-        off[i] = BL_NO_HOME;
-        if (bl_plan_device(p, m->state[i].layer, BL_PART_STATE) != device)
-            continue;
-        off[i] = end;
-        end = bl_align_up(end + bl_state_bytes(&m->state[i], &s), BLOCK_ALIGN);
-    }
-    return end;
+    for (uint32_t i = 0; i < m->n_states; i++)
+        off[i] = bl_plan_device(p, m->state[i].layer, BL_PART_STATE) == device
+                     ? bl_layout_add(at, bl_state_bytes(&m->state[i], &s), 1)
+                     : BL_NO_HOME;
 }
 
 static uint64_t slack_bytes(const struct bl_plan *p, const struct bl_model *m, uint16_t device)
@@ -220,7 +243,7 @@ static uint64_t slack_bytes(const struct bl_plan *p, const struct bl_model *m, u
 }
 
 struct sizing {
-    const struct bl_plan *plan;
+    struct bl_plan *plan;
     const struct bl_model *model;
     const struct bl_machine *machine;
     struct bl_block_bytes *blocks;
@@ -260,15 +283,27 @@ static uint64_t mapped_bytes(const struct bl_model *m, const uint64_t *off)
     return sum;
 }
 
+/* The first that one block cannot hold is told of. */
+static void note_excess(const struct sizing *z, uint16_t d, enum bl_purpose purpose, uint64_t bytes)
+{
+    const uint64_t most = z->blocks[d].window;
+
+    if (most && bytes > most && !z->plan->ledger.excess.bytes)
+        z->plan->ledger.excess = (struct bl_excess){d, (uint8_t)purpose, bytes, most};
+}
+
 static void size_weights(const struct sizing *z, uint16_t d, uint64_t *off)
 {
     struct bl_block_bytes *b = &z->blocks[d];
-    uint64_t bytes = bl_plan_tensor_offsets(z->plan, z->model, d, off);
+    struct bl_layout weights = {.window = b->window}, slots = weights;
 
+    bl_plan_tensor_offsets(z->plan, z->model, d, &weights, off);
     if (z->plan->mmap && z->machine->device[d].caps.import_host)
         b->mapped = mapped_bytes(z->model, off);
     else
-        b->weights = bytes;
+        b->weights = weights.end;
+    if (b->weights)
+        note_excess(z, d, BL_MEM_WEIGHTS, weights.largest);
     for (uint32_t i = 0; i < z->model->n_weights; i++) {
         const struct bl_weight *w = &z->model->weight[i];
         const uint32_t n = bl_weight_n_experts(w);
@@ -276,7 +311,20 @@ static void size_weights(const struct sizing *z, uint16_t d, uint64_t *off)
                   bl_plan_slots_on(z->plan, (uint32_t)w->layer, d)))
             b->tables += sizeof(uint64_t) * n;
     }
-    b->slots = bl_plan_slot_offsets(z->plan, z->model, d, off);
+    bl_plan_slot_offsets(z->plan, z->model, d, &slots, off);
+    b->slots = slots.end;
+    note_excess(z, d, BL_MEM_SLOTS, slots.largest);
+}
+
+static void size_state(const struct sizing *z, uint16_t d, uint64_t *off)
+{
+    struct bl_block_bytes *b = &z->blocks[d];
+    struct bl_layout state = {.window = b->window};
+
+    bl_plan_state_offsets(z->plan, z->model, d, &state, off);
+    b->state = state.end;
+    b->slack = slack_bytes(z->plan, z->model, d);
+    note_excess(z, d, BL_MEM_STATE, state.largest);
 }
 
 static uint64_t granted(const struct sizing *z, uint16_t d, uint64_t bytes)
@@ -291,6 +339,7 @@ static enum bl_status plan_ring(struct bl_plan *p, const struct sizing *z, uint1
 
     bl_plan_ring(p, z->model, d, &b);
     const uint64_t ring = BL_RING_PARTS * b.part;
+    note_excess(z, d, BL_MEM_STAGING, ring);
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_STAGING, granted(z, d, ring)));
     if (!ring)
         return BL_OK;
@@ -362,11 +411,14 @@ enum bl_status bl_plan_memory(struct bl_plan *p, const struct bl_model *m,
     for (uint16_t d = 0; d < machine->n_devices; d++) {
         if (!bl_plan_uses(p, d) && d) /* the host is always there: a step begins and ends on it */
             continue;
+        blocks[d].window = bl_plan_window(machine, d);
         blocks[d].compute = z.arena[d] + blocks[d].scratch;
         blocks[d].params = bl_params_bytes(p);
-        blocks[d].state = bl_plan_state_offsets(p, m, d, off);
-        blocks[d].slack = slack_bytes(p, m, d);
+        size_state(&z, d, off);
         size_weights(&z, d, off);
+        note_excess(&z, d, BL_MEM_COMPUTE, z.arena[d]);
+        note_excess(&z, d, BL_MEM_COMPUTE, blocks[d].scratch);
+        note_excess(&z, d, BL_MEM_PARAMS, blocks[d].tables);
         if ((st = fill_ledger(p, &z, d)))
             goto out;
     }
@@ -376,13 +428,36 @@ out:
     return st;
 }
 
+enum bl_status bl_plan_check_blocks(const struct bl_plan *p, const struct bl_machine *machine)
+{
+    const struct bl_excess *x = &p->ledger.excess;
+
+    if (!x->bytes)
+        return BL_OK;
+    return bl_fail(BL_ENOFIT,
+                   "%s cannot have %.1f MiB for %s in one piece, its largest allocation is %.1f "
+                   "MiB; put that elsewhere, or lower -ub or -c",
+                   machine->device[x->device].id, (double)x->bytes / 0x1p20,
+                   bl_purpose_name((enum bl_purpose)x->purpose), (double)x->most_bytes / 0x1p20);
+}
+
 /* ---- print ---- */
+
+/* "s 3-5", or " 3" */
+static const char *range(uint32_t first, uint32_t last, char text[32])
+{
+    if (first == last)
+        snprintf(text, 32, " %u", first);
+    else
+        snprintf(text, 32, "s %u-%u", first, last);
+    return text;
+}
 
 static void print_run(const struct bl_plan *p, const struct bl_machine *machine, uint32_t first,
                       uint32_t last, void (*line)(void *, const char *), void *arg)
 {
-    char text[256];
-    int n = snprintf(text, sizeof text, "layers %u-%u", first, last);
+    char text[256], layers[32];
+    int n = snprintf(text, sizeof text, "layer%s", range(first, last, layers));
 
     for (unsigned part = BL_PART_ATTN; part <= BL_PART_EXPERTS && n > 0 && (size_t)n < sizeof text;
          part++)
@@ -394,12 +469,12 @@ static void print_run(const struct bl_plan *p, const struct bl_machine *machine,
 static void print_ranges(const struct bl_plan *p, const struct bl_machine *machine,
                          void (*line)(void *, const char *), void *arg)
 {
-    char text[256];
+    char text[256], experts[32];
 
     for (uint32_t i = 0; i < p->n_ranges; i++) {
         const struct bl_expert_range *r = &p->range[i];
-        snprintf(text, sizeof text, "layer %u  experts %u-%u %s", r->layer, r->first,
-                 r->first + r->n - 1, machine->device[r->device].id);
+        snprintf(text, sizeof text, "layer %u  expert%s %s", r->layer,
+                 range(r->first, r->first + r->n - 1, experts), machine->device[r->device].id);
         line(arg, text);
     }
 }
@@ -408,15 +483,16 @@ static void print_ranges(const struct bl_plan *p, const struct bl_machine *machi
 static void print_slots(const struct bl_plan *p, const struct bl_machine *machine,
                         void (*line)(void *, const char *), void *arg)
 {
-    char text[256];
+    char text[256], layers[32];
 
     for (uint32_t i = 0, next; i < p->n_slot_sets; i = next) {
         const struct bl_slot_set *s = &p->slots[i];
         for (next = i + 1; next < p->n_slot_sets && p->slots[next].n == s->n &&
                            p->slots[next].device == s->device;)
             next++;
-        snprintf(text, sizeof text, "layers %u-%u  %u slots for experts on %s, %s", s->layer,
-                 p->slots[next - 1].layer, s->n, machine->device[s->device].id,
+        snprintf(text, sizeof text, "layer%s  %u slot%s for experts on %s, %s",
+                 range(s->layer, p->slots[next - 1].layer, layers), s->n, s->n == 1 ? "" : "s",
+                 machine->device[s->device].id,
                  bl_expert_policy_name((enum bl_expert_policy)p->expert_policy));
         line(arg, text);
     }

@@ -11,6 +11,7 @@
 #ifndef BL_PLAN_H
 #define BL_PLAN_H
 
+#include "blocks.h"
 #include "experts.h"
 #include "ledger.h"
 #include "machine.h"
@@ -100,7 +101,10 @@ struct bl_block_bytes {
     uint64_t compute;  /* activations, then kernel scratch */
     uint64_t scratch;  /* of it */
     uint64_t params;
+    uint64_t window;   /* of weights, slots and state, which spread over several where one is larger: blocks.h */
 };
+/* The window of a device's blocks; 0: there is no largest. The host's have none. */
+uint64_t bl_plan_window(const struct bl_machine *, uint16_t device);
 /* Matrices, biases and scales of experts are reached through a table of addresses, one per expert. Each device that has
  * some of a layer's experts has tables of its own, in which others are 0. */
 static inline bool bl_weight_has_table(const struct bl_weight *w)
@@ -111,15 +115,27 @@ uint64_t bl_params_bytes(const struct bl_plan *);
 uint64_t bl_output_bytes(const struct bl_plan *, const struct bl_model *);
 /* Bytes of each tensor [n_tensors] that a device holds: all, those of its experts, or 0. */
 void bl_plan_tensor_bytes(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *bytes);
+/* What is laid out on a device, with windows of so many bytes, and how far that goes. */
+struct bl_layout {
+    uint64_t window, end;
+    uint64_t largest;        /* unit */
+};
 /* Offsets inside the blocks: of each tensor (UINT64_MAX: nothing of it is there), whose experts lie one after the other,
  * and of each state. */
-uint64_t bl_plan_tensor_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
-/* The same inside the block of slots, for tensors that have some there: a layer's slots lie one after the other. */
-uint64_t bl_plan_slot_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
-uint64_t bl_plan_state_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, uint64_t *off);
-/* blocks: [n_devices], filled. */
+void bl_plan_tensor_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, struct bl_layout *,
+                            uint64_t *off);
+/* The same inside the blocks of slots, for tensors that have some there: a layer's slots lie one after the other. */
+void bl_plan_slot_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, struct bl_layout *,
+                          uint64_t *off);
+void bl_plan_state_offsets(const struct bl_plan *, const struct bl_model *, uint16_t device, struct bl_layout *,
+                           uint64_t *off);
+/* n units of a size side by side behind what there is: where the first is. */
+uint64_t bl_layout_add(struct bl_layout *, uint64_t each, uint64_t n);
+/* blocks: [n_devices], filled. What one allocation cannot hold is left in the ledger's excess. */
 enum bl_status bl_plan_memory(struct bl_plan *, const struct bl_model *, const struct bl_machine *,
                               struct bl_block_bytes *blocks);
+/* BL_ENOFIT where the ledger has an excess, with what does not go into one block. */
+enum bl_status bl_plan_check_blocks(const struct bl_plan *, const struct bl_machine *);
 /* What the engine keeps on the host to note who was chosen and who sits where; 0: nothing is noted. */
 uint64_t bl_plan_expert_notes_bytes(const struct bl_plan *, const struct bl_model *);
 enum { BL_PROGRAM_CAP = 16 }; /* programs kept by an engine */

@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-enum { SLOT_ALIGN = 64 }; /* of a tensor's slots: a cache line, a vector */
-
 /* The set, or the place where it would be. */
 static uint32_t find(const struct bl_plan *p, uint32_t layer, uint16_t device)
 {
@@ -56,25 +54,20 @@ uint32_t bl_plan_slots_on(const struct bl_plan *p, uint32_t layer, uint16_t devi
     return bl_plan_has_slots(p) && is_set(p, at, layer, device) ? p->slots[at].n : 0;
 }
 
-uint64_t bl_plan_slot_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
-                              uint64_t *off)
+void bl_plan_slot_offsets(const struct bl_plan *p, const struct bl_model *m, uint16_t device,
+                          struct bl_layout *at, uint64_t *off)
 {
-    uint64_t end = 0;
-
     for (uint32_t t = 0; t < bl_gguf_n_tensors(m->gguf); t++)
         off[t] = UINT64_MAX;
     if (!bl_plan_has_slots(p))
-        return 0;
+        return;
     for (uint32_t i = 0; i < m->n_weights; i++) { /* two weights may be halves of one tensor */
         const struct bl_weight *w = &m->weight[i];
         const uint32_t n =
             bl_weight_has_table(w) ? bl_plan_slots_on(p, (uint32_t)w->layer, device) : 0;
-        if (!n || off[w->tensor] != UINT64_MAX)
-            continue;
-        off[w->tensor] = end;
-        end = bl_align_up(end + n * bl_weight_expert_stride(w), SLOT_ALIGN);
+        if (n && off[w->tensor] == UINT64_MAX)
+            off[w->tensor] = bl_layout_add(at, bl_weight_expert_stride(w), n);
     }
-    return end;
 }
 
 /* ---- slots that are filled once ---- */

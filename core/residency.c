@@ -42,6 +42,11 @@ static void send_home(const struct bl_residency *r, const struct bl_expert_set *
     }
 }
 
+static uint64_t slot_off(const struct bl_slot_block *b, const struct bl_weight *w, uint32_t slot)
+{
+    return bl_unit_at(b->off[w->tensor], bl_weight_expert_stride(w), slot, b->mem.window);
+}
+
 /* From now on the device computes it, and the host does not. */
 static void settle(struct bl_residency *r, const struct bl_expert_move *mv)
 {
@@ -51,8 +56,7 @@ static void settle(struct bl_residency *r, const struct bl_expert_move *mv)
     for (struct parts p = parts_of(r, s->layer); p.at < p.end; p.at++) {
         const struct bl_weight *w = weight_of(r, p.at);
         put(r, s->device, p.at, mv->in,
-            b->mem.addr + b->off[w->tensor] + mv->slot * bl_weight_expert_stride(w) +
-                bl_weight_offset(w));
+            bl_blocks_addr(&b->mem, slot_off(b, w, mv->slot)) + bl_weight_offset(w));
         put(r, 0, p.at, mv->in, 0);
     }
     bl_experts_arrived(&r->experts, mv);
@@ -67,10 +71,13 @@ static enum bl_status copy_part(const struct bl_residency *r, struct bl_slot_blo
     const struct bl_mem *from = bl_weights_home(r->weights, r->model, w->tensor);
     const uint64_t each = bl_weight_expert_stride(w);
 
+    uint64_t inside;
+    const struct bl_mem *to = bl_blocks_at(&b->mem, slot_off(b, w, mv->slot), &inside);
+
     b->n_copies++;
     b->moving_bytes += each;
-    return b->mem.dev->ops->copy(b->stream, &b->mem, b->off[w->tensor] + mv->slot * each, from,
-                                 p->home[mv->in] - bl_weight_offset(w) - from->addr, each);
+    return b->dev->ops->copy(b->stream, to, inside, from,
+                             p->home[mv->in] - bl_weight_offset(w) - from->addr, each);
 }
 
 static enum bl_status name_slots(enum bl_status st, const struct bl_device *dev)
@@ -114,15 +121,15 @@ static uint32_t done_by(const struct bl_slot_block *b, uint32_t *enqueued)
     uint32_t done = 0;
 
     *enqueued = 1; /* of a backend that does not count */
-    if (b->mem.dev->ops->progress)
-        b->mem.dev->ops->progress(b->stream, enqueued, &done);
+    if (b->dev->ops->progress)
+        b->dev->ops->progress(b->stream, enqueued, &done);
     return done;
 }
 
 /* The stream is idle. */
 static enum bl_status lend_log(struct bl_slot_block *b, bool traced)
 {
-    void (*const trace)(struct bl_stream *, struct bl_lapse_log *) = b->mem.dev->ops->trace;
+    void (*const trace)(struct bl_stream *, struct bl_lapse_log *) = b->dev->ops->trace;
 
     if (!trace || (!traced && !b->log.lapse))
         return BL_OK;
@@ -171,7 +178,7 @@ static enum bl_status send_for_more(struct bl_residency *r, bool traced)
         struct bl_slot_block *b = &r->block[d];
         if (!b->n_moving || b->there.stream)
             continue;
-        const enum bl_status st = b->mem.dev->ops->signal(b->stream, &b->there);
+        const enum bl_status st = b->dev->ops->signal(b->stream, &b->there);
         if (st)
             return name_slots(st, r->device[d]);
         r->moved_bytes += b->moving_bytes;
@@ -246,12 +253,12 @@ static enum bl_status give_up(const struct bl_residency *r, struct bl_slot_block
     for (uint32_t n = 0; i + 1 < b->n_moving; i++)
         if ((n += copies_of(r, &b->moving[i])) > done)
             break;
-    if (b->mem.dev->ops->cancel)
-        b->mem.dev->ops->cancel(b->stream);
+    if (b->dev->ops->cancel)
+        b->dev->ops->cancel(b->stream);
     return bl_fail(BL_ETIMEDOUT,
                    "%s has finished nothing for %.1f s; it is stuck in copy %u of %u for its "
                    "slots, of expert %u of layer %u",
-                   b->mem.dev->name, (double)r->patience_ns * 1e-9,
+                   b->dev->name, (double)r->patience_ns * 1e-9,
                    done < b->n_copies ? done + 1 : b->n_copies, b->n_copies, b->moving[i].in,
                    r->experts.set[b->moving[i].set].layer);
 }
@@ -260,7 +267,7 @@ static enum bl_status give_up(const struct bl_residency *r, struct bl_slot_block
 static enum bl_status arrive_at(struct bl_residency *r, struct bl_slot_block *b,
                                 struct bl_trace *trace, bool wait)
 {
-    const struct bl_device_ops *ops = b->n_moving ? b->mem.dev->ops : NULL;
+    const struct bl_device_ops *ops = b->n_moving ? b->dev->ops : NULL;
 
     if (!ops)
         return BL_OK;
@@ -379,18 +386,22 @@ static enum bl_status keep_homes(struct bl_residency *r, uint32_t layer)
     return BL_OK;
 }
 
-static enum bl_status open_block(struct bl_residency *r, uint16_t d, uint64_t bytes)
+static enum bl_status open_block(struct bl_residency *r, uint16_t d,
+                                 const struct bl_block_bytes *bytes)
 {
     struct bl_slot_block *b = &r->block[d];
     struct bl_device *dev = r->device[d];
+    struct bl_layout at = {.window = bytes->window};
 
-    if (!bytes)
+    if (!bytes->slots)
         return BL_OK;
+    b->dev = dev;
     b->off = bl_calloc((size_t)bl_gguf_n_tensors(r->model->gguf) + 1, sizeof *b->off);
     if (!b->off)
         return bl_fail(BL_ENOMEM, "out of memory for the slots of %s", dev->name);
-    bl_plan_slot_offsets(r->plan, r->model, d, b->off);
-    BL_TRY(bl_take(&r->plan->ledger, d, dev, BL_MEM_SLOTS, bytes, false, &b->mem));
+    bl_plan_slot_offsets(r->plan, r->model, d, &at, b->off);
+    BL_TRY(bl_blocks_take(&b->mem, &r->plan->ledger, d, dev, BL_MEM_SLOTS, bytes->slots,
+                          bytes->window, false));
     return dev->ops->stream_open(dev, &b->stream);
 }
 
@@ -434,7 +445,7 @@ static enum bl_status open_slots(struct bl_residency *r, const struct bl_block_b
         return BL_OK;
     for (uint16_t d = 0; d < r->n_devices; d++)
         if (r->device[d])
-            BL_TRY(open_block(r, d, blocks[d].slots));
+            BL_TRY(open_block(r, d, &blocks[d]));
     for (uint32_t i = 0; i < r->plan->n_slot_sets; i++)
         BL_TRY(add_set(r, &r->plan->slots[i]));
     mark_those_that_stay(r);
@@ -473,9 +484,8 @@ void bl_residency_close(struct bl_residency *r)
     for (uint32_t d = 0; d < r->n_devices; d++) {
         struct bl_slot_block *b = &r->block[d];
         if (b->stream)
-            b->mem.dev->ops->stream_close(b->stream);
-        if (b->mem.dev)
-            b->mem.dev->ops->mem_free(&b->mem);
+            b->dev->ops->stream_close(b->stream);
+        bl_blocks_free(&b->mem);
         free(b->log.lapse);
         free(b->off);
     }

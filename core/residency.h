@@ -17,7 +17,8 @@
 
 enum { BL_MOST_MOVES = 16 };         /* on their way to a device at a time */
 struct bl_slot_block {               /* of one device */
-    struct bl_mem mem;
+    struct bl_device *dev;           /* NULL: there are none */
+    struct bl_blocks mem;
     uint64_t *off;                   /* [n_tensors] of its first slot, UINT64_MAX: none */
     struct bl_stream *stream;        /* copies; NULL: no slots here */
     struct bl_expert_move moving[BL_MOST_MOVES]; /* enqueued together, there when the point is reached */

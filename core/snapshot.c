@@ -100,7 +100,7 @@ static uint64_t hash_layout(const struct bl_engine *e)
 
 struct run {
     uint16_t device;
-    uint64_t off, bytes; /* in the device's block of states */
+    uint64_t off, bytes; /* in the device's blocks of states */
 };
 
 /* Rows in use: a ring that has not come round holds nothing behind the last token. */
@@ -122,9 +122,14 @@ static struct run run_of(const struct bl_session *s, uint32_t state)
     const uint64_t row_bytes = bl_dtype_row_bytes(d->type, d->row_elems),
                    rows = bl_state_rows(d, &shape);
     const uint16_t device = bl_plan_device(&e->parts.plan, d->layer, BL_PART_STATE);
-    return (struct run){
-        device, e->state_addr[state] - e->state_mem[device].addr + s->slot * rows * row_bytes,
-        used_rows(d, rows, s->n_tok) * row_bytes};
+    return (struct run){device, e->state_off[state] + s->slot * rows * row_bytes,
+                        used_rows(d, rows, s->n_tok) * row_bytes};
+}
+
+/* A state lies in one block. */
+static const struct bl_mem *state_at(const struct bl_engine *e, const struct run *r, uint64_t *at)
+{
+    return bl_blocks_at(&e->state_mem[r->device], r->off, at);
 }
 
 static uint64_t all_bytes(const struct bl_session *s)
@@ -150,9 +155,11 @@ static enum bl_status copy_runs(const struct bl_session *from, const struct bl_s
     for (uint32_t i = 0; i < e->parts.model->n_states; i++) {
         const struct run src = run_of(from, i), dst = run_of(to, i);
         const struct bl_place *p = &e->place[src.device];
-        const struct bl_mem *mem = &e->state_mem[src.device];
-        BL_TRY(p->dev->ops->copy(p->stream, mem, (size_t)dst.off, mem, (size_t)src.off,
-                                 (size_t)src.bytes));
+        uint64_t there, at;
+        const struct bl_mem *mem = state_at(e, &dst, &there);
+        (void)state_at(e, &src, &at);
+        BL_TRY(
+            p->dev->ops->copy(p->stream, mem, (size_t)there, mem, (size_t)at, (size_t)src.bytes));
     }
     for (uint32_t d = 0; d < e->parts.machine.n_devices; d++)
         if (e->place[d].stream)
@@ -261,11 +268,11 @@ static struct header header_of(const struct bl_session *s)
 
 static enum bl_status save_piece(struct walk *w, void *arg, const struct run *piece)
 {
-    struct bl_engine *e = w->s->engine;
     struct bl_place *p;
+    uint64_t at;
+    const struct bl_mem *mem = state_at(w->s->engine, piece, &at);
     BL_TRY(walk_place(w, piece->device, &p));
-    BL_TRY(p->dev->ops->copy(p->stream, &w->piece, 0, &e->state_mem[piece->device],
-                             (size_t)piece->off, (size_t)piece->bytes));
+    BL_TRY(p->dev->ops->copy(p->stream, &w->piece, 0, mem, (size_t)at, (size_t)piece->bytes));
     BL_TRY(join(p));
     hash_piece(w, piece);
     return bl_file_out_write(arg, w->piece.host, piece->bytes);
@@ -378,12 +385,12 @@ static enum bl_status read_piece(struct walk *w, void *arg, const struct run *pi
 
 static enum bl_status load_piece(struct walk *w, void *arg, const struct run *piece)
 {
-    struct bl_engine *e = w->s->engine;
     struct bl_place *p;
+    uint64_t at;
+    const struct bl_mem *mem = state_at(w->s->engine, piece, &at);
     BL_TRY(walk_place(w, piece->device, &p));
     BL_TRY(read_piece(w, arg, piece));
-    BL_TRY(p->dev->ops->copy(p->stream, &e->state_mem[piece->device], (size_t)piece->off, &w->piece,
-                             0, (size_t)piece->bytes));
+    BL_TRY(p->dev->ops->copy(p->stream, mem, (size_t)at, &w->piece, 0, (size_t)piece->bytes));
     return join(p);
 }
 

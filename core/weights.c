@@ -147,15 +147,15 @@ enum bl_status bl_weights_check(const struct bl_weights *w, const struct bl_mode
     return BL_OK;
 }
 
-/* ---- read: one block per device ---- */
+/* ---- read: into blocks of the device ---- */
 
 static enum bl_status take_blocks(struct loader *l, uint16_t d)
 {
     struct bl_ledger *ledger = &l->plan->ledger;
     const struct bl_block_bytes *b = &l->blocks[d];
 
-    BL_TRY(bl_take(ledger, d, l->device[d], BL_MEM_WEIGHTS, b->weights,
-                   d == 0 || l->device[d]->unified, &l->w->block[d]));
+    BL_TRY(bl_blocks_take(&l->w->block[d], ledger, d, l->device[d], BL_MEM_WEIGHTS, b->weights,
+                          b->window, d == 0 || l->device[d]->unified));
     return bl_take(ledger, d, l->device[d], BL_MEM_PARAMS, b->tables, true, &l->w->table[d]);
 }
 
@@ -175,6 +175,7 @@ static enum bl_status read_piece(struct loader *l, struct bl_file *file, uint64_
     return BL_OK;
 }
 
+/* Into one block. */
 static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *info,
                                  const struct slice *s, const struct bl_mem *block, uint64_t to)
 {
@@ -187,40 +188,60 @@ static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *
     return BL_OK;
 }
 
-static enum bl_status read_tensor(struct loader *l, uint16_t d, uint32_t t,
-                                  const struct bl_mem *block)
+/* n units beside each other in the file, of which the k-th of what the device has of the tensor is
+ * the first: those that lie beside each other there, too, are read together. */
+static enum bl_status read_units(struct loader *l, uint16_t d, uint32_t t, const struct slice *s,
+                                 uint64_t each, uint64_t k)
 {
-    uint64_t to = l->off[t];
-    struct slice s;
+    const struct bl_blocks *b = &l->w->block[d];
+    uint64_t inside;
 
-    for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
-        BL_TRY(read_slice(l, bl_gguf_tensor(l->model->gguf, t), &s, block, to));
-        to += s.bytes;
+    for (uint64_t i = 0, n; i * each < s->bytes; i += n) {
+        const uint64_t to = bl_unit_at(l->off[t], each, k + i, b->window);
+        const uint64_t left = s->bytes / each - i, fit = bl_units_together(to, each, b->window);
+        n = left < fit ? left : fit;
+        const struct slice part = {s->off + i * each, n * each};
+        const struct bl_mem *block = bl_blocks_at(b, to, &inside);
+        BL_TRY(read_slice(l, bl_gguf_tensor(l->model->gguf, t), &part, block, inside));
     }
     return BL_OK;
 }
 
-static enum bl_status read_tensors(struct loader *l, uint16_t d, const struct bl_mem *block)
+static enum bl_status read_tensor(struct loader *l, uint16_t d, uint32_t t)
+{
+    const uint64_t each =
+        l->of[t] ? bl_weight_expert_stride(l->of[t]) : bl_gguf_tensor(l->model->gguf, t)->bytes;
+    struct slice s;
+    uint64_t k = 0;
+
+    for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
+        BL_TRY(read_units(l, d, t, &s, each, k));
+        k += s.bytes / each;
+    }
+    return BL_OK;
+}
+
+static enum bl_status read_tensors(struct loader *l, uint16_t d)
 {
     for (uint32_t t = 0; t < bl_gguf_n_tensors(l->model->gguf); t++) {
         if (l->off[t] == UINT64_MAX)
             continue;
-        BL_TRY(read_tensor(l, d, t, block));
-        l->base[t] = block->addr + l->off[t];
+        BL_TRY(read_tensor(l, d, t));
+        l->base[t] = bl_blocks_addr(&l->w->block[d], l->off[t]);
     }
     return BL_OK;
 }
 
 static enum bl_status use_read(struct loader *l, uint16_t d)
 {
-    const struct bl_mem *block = &l->w->block[d];
+    const struct bl_mem *block = &l->w->block[d].mem[0]; /* all are of a kind */
     enum bl_status st = BL_OK;
 
     if (!block->host)
         st = bl_upload_open(&l->upload, l->device[d], l->room);
     l->upload.patience_ns = l->opt->watchdog_s * UINT64_C(1000000000);
     if (!st)
-        st = read_tensors(l, d, block);
+        st = read_tensors(l, d);
     const enum bl_status sent = bl_upload_close(&l->upload);
     if (st || sent)
         return st ? st : sent;
@@ -231,18 +252,26 @@ static enum bl_status use_read(struct loader *l, uint16_t d)
 
 /* ---- addresses of weights and experts ---- */
 
-/* In a block a device's own experts lie one after the other, in a mapped file all of them do. */
+/* In blocks a device's own experts lie one after the other, in a mapped file all of them do. */
+static uint64_t expert_addr(const struct loader *l, uint16_t d, const struct bl_weight *w,
+                            uint32_t expert, uint32_t nth)
+{
+    const struct bl_blocks *b = &l->w->block[d];
+    const uint64_t each = bl_weight_expert_stride(w);
+
+    if (!b->n)
+        return l->base[w->tensor] + expert * each;
+    return bl_blocks_addr(b, bl_unit_at(l->off[w->tensor], each, nth, b->window));
+}
+
 static void fill_table(const struct loader *l, uint16_t d, const struct bl_weight *w,
                        uint64_t *entry)
 {
-    const uint64_t stride = bl_weight_expert_stride(w);
-    const bool packed = l->blocks[d].weights > 0;
-    uint64_t at = l->base[w->tensor] + bl_weight_offset(w);
+    const uint32_t n = bl_weight_n_experts(w);
 
-    for (uint32_t e = 0; e < bl_weight_n_experts(w); e++) {
+    for (uint32_t e = 0, nth = 0; e < n; e++) {
         const bool here = bl_plan_expert_device(l->plan, (uint32_t)w->layer, e) == d;
-        entry[e] = here ? at : 0;
-        at += here || !packed ? stride : 0;
+        entry[e] = here ? expert_addr(l, d, w, e, nth++) + bl_weight_offset(w) : 0;
     }
 }
 
@@ -296,8 +325,9 @@ static enum bl_status check_ids(const struct loader *l, uint16_t d)
 static enum bl_status load_device(struct loader *l, uint16_t d)
 {
     uint32_t n = bl_gguf_n_tensors(l->model->gguf);
+    struct bl_layout at = {.window = l->blocks[d].window};
 
-    bl_plan_tensor_offsets(l->plan, l->model, d, l->off);
+    bl_plan_tensor_offsets(l->plan, l->model, d, &at, l->off);
     memset(l->base, 0, n * sizeof *l->base);
     BL_TRY(l->blocks[d].weights ? use_read(l, d) : use_mapped(l, d));
     address_weights(l, d);
@@ -351,11 +381,12 @@ static uint32_t bits(uint64_t nodes)
 /* What is there now that everything has been read, and what the plan had for it. */
 static void tell_nodes(const struct loader *l, uint16_t d)
 {
-    const struct bl_mem *block = &l->w->block[d];
+    const struct bl_mem *block = l->w->block[d].mem; /* the host has one */
     const uint64_t nodes = l->plan->nodes;
     uint64_t on_node[BL_MAX_NODES];
 
-    if (!nodes || !block->host || !bl_numa_count(block->host, block->bytes, on_node))
+    if (!nodes || !l->w->block[d].n || !block->host ||
+        !bl_numa_count(block->host, block->bytes, on_node))
         return;
     for (uint32_t i = 0; i < BL_MAX_NODES; i++) {
         const uint64_t planned = nodes >> i & 1 ? block->bytes / bits(nodes) : 0;
@@ -417,14 +448,13 @@ uint64_t *bl_weights_table(const struct bl_weights *w, const struct bl_model *m,
 const struct bl_mem *bl_weights_home(const struct bl_weights *w, const struct bl_model *m,
                                      uint32_t tensor)
 {
-    return w->block[0].bytes ? &w->block[0] : &w->import[bl_gguf_tensor(m->gguf, tensor)->shard];
+    return w->block[0].n ? w->block[0].mem : &w->import[bl_gguf_tensor(m->gguf, tensor)->shard];
 }
 
 void bl_weights_finish(struct bl_weights *w)
 {
     for (uint32_t d = 0; d < w->n_devices && w->block && w->table; d++) {
-        if (w->block[d].dev)
-            w->block[d].dev->ops->mem_free(&w->block[d]);
+        bl_blocks_free(&w->block[d]);
         if (w->table[d].dev)
             w->table[d].dev->ops->mem_free(&w->table[d]);
     }

@@ -14,7 +14,7 @@
 
 struct bl_weights {
     uint64_t *addr;          /* [n_devices * n_weights] first row, of experts their table; 0: not on the device */
-    struct bl_mem *block;    /* [n_devices] tensors read into memory */
+    struct bl_blocks *block; /* [n_devices] tensors read into memory */
     struct bl_mem *table;    /* [n_devices] */
     struct bl_mem *import;   /* [n_shards] imported mappings */
     uint32_t n_devices, n_shards;

@@ -64,6 +64,7 @@ static enum bl_status open_one(struct bl_engine_parts *p, struct bl_pacer *pacer
     struct bl_device_config config = md->config;
 
     config.number = d;
+    config.block_bytes = d ? md->caps.block_bytes : 0;
     if (d == 0) {
         config.threads = p->plan.threads ? p->plan.threads : config.threads;
         config.nodes = p->plan.nodes;

@@ -113,5 +113,7 @@ enum bl_status bl_found_fill(struct bl_machine_device *d, const struct bl_machin
         bl_warn(
             "%s%u (%s) is a driver that computes on this processor, slower than cpu0: for tests",
             found->backend->name, found->index, f->name);
-    return found->backend->caps(found->index, &d->config, &d->caps);
+    BL_TRY(found->backend->caps(found->index, &d->config, &d->caps));
+    d->caps.block_bytes = f->block_bytes;
+    return BL_OK;
 }

@@ -5,6 +5,7 @@
 #include "machine_file.h"
 #include "search_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static enum bl_status check_room(const struct bl_plan *p, const struct bl_machine *m,
@@ -31,7 +32,7 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_machin
                        (double)need * gib, md->id, (double)has * gib, md->mem_source,
                        (double)(need - has) * gib);
     }
-    return BL_OK;
+    return bl_plan_check_blocks(p, m);
 }
 
 struct judged {

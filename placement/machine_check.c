@@ -187,9 +187,13 @@ static enum bl_status choose_backend(const char *what, struct bl_machine_device 
                        what, d->id);
     if (d->caps.granule_bytes)
         return BL_OK;
+    const uint64_t block_bytes = d->caps.block_bytes;
     d->caps_assumed = true;
-    if (d->kind == BL_KIND_GPU)
-        return d->backend->caps(0, &d->config, &d->caps);
+    if (d->kind == BL_KIND_GPU) {
+        BL_TRY(d->backend->caps(0, &d->config, &d->caps));
+        d->caps.block_bytes = block_bytes;
+        return BL_OK;
+    }
     d->caps = (struct bl_caps){
         .granule_bytes = 4096, .threads = d->cores ? d->cores : 1, .import_host = 1};
     assume_tiles(&d->caps);

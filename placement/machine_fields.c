@@ -37,6 +37,7 @@ static const struct bl_json_field device_rows[] = {
     BYTES("usable_bytes", usable_bytes, 1),
     BYTES("carve_out_bytes", carve_out_bytes, 0),
     BYTES("driver_bytes", driver_bytes, 0),
+    BYTES("block_bytes", caps.block_bytes, 1),
     TEXT("mem_source", mem_source, false),
     OTHER("mem_readings", false),
     BPS("read_rated_bps", read_rated_bps),

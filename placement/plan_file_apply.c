@@ -209,7 +209,7 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_plan_f
                            (double)(need - has) * gib,
                            (double)(there ? there->usable_bytes : 0) * gib);
     }
-    return BL_OK;
+    return bl_plan_check_blocks(p, m);
 }
 
 /* Memory nodes of this machine as the plan has them; where it says nothing, or they are gone, by

@@ -136,8 +136,40 @@ static void note_lacks(struct bl_costs *c, const struct bl_machine *machine,
         struct bl_lack *lack = &c->lack[bl_cost_at(c, head ? c->n_layers - 1 : (uint32_t)n->layer,
                                                    group_of(n->part), d)];
         if (!lack->op && !md->backend->supports(&md->caps, g, n))
-            *lack = (struct bl_lack){(uint8_t)(n->op + 1), weight_type(g, n)};
+            *lack = (struct bl_lack){(uint8_t)(n->op + 1), weight_type(g, n), 0};
     }
+}
+
+static void note_size(struct bl_costs *c, const struct bl_machine *machine, int layer,
+                      unsigned part, uint64_t bytes)
+{
+    const bool head = layer < 0 && part == BL_PART_HEAD && c->head_pin == BL_NO_DEVICE;
+
+    if ((layer < 0 && !head) || is_apart(c, layer, part))
+        return;
+    for (uint16_t d = 1; d < c->n_devices; d++) {
+        const uint64_t window = bl_plan_window(machine, d);
+        struct bl_lack *lack = &c->lack[bl_cost_at(c, head ? c->n_layers - 1 : (uint32_t)layer,
+                                                   group_of((enum bl_part)part), d)];
+        if (!lack->op && window && bytes > window)
+            *lack = (struct bl_lack){1, BL_N_DTYPES, bytes};
+    }
+}
+
+/* What lies in one block: a tensor, of experts one, and a layer's rows of a kind. */
+static void note_sizes(struct bl_costs *c, const struct bl_machine *machine,
+                       const struct bl_model *m, const struct bl_plan *p)
+{
+    const struct bl_shape s = bl_plan_bucket(p, p->ubatch_tokens, 1);
+
+    for (uint32_t i = 0; i < m->n_weights; i++) {
+        const struct bl_weight *w = &m->weight[i];
+        note_size(c, machine, w->layer, w->part,
+                  bl_weight_has_table(w) ? bl_weight_expert_stride(w)
+                                         : bl_gguf_tensor(m->gguf, w->tensor)->bytes);
+    }
+    for (uint32_t i = 0; i < m->n_states; i++)
+        note_size(c, machine, m->state[i].layer, BL_PART_STATE, bl_state_bytes(&m->state[i], &s));
 }
 
 static void close_unable(struct bl_costs *c)
@@ -338,6 +370,7 @@ static enum bl_status fill(struct bl_costs *c, const struct bl_model *m,
         st = count_weights(c, m);
     if (!st) {
         count_state(c, m, p);
+        note_sizes(c, machine, m, p);
         close_unable(c);
     }
     return st;

@@ -57,10 +57,12 @@ static bool left_out(const struct bl_costs *k, uint16_t d)
 
 static const char *lack_name(const struct bl_lack *lack, char text[64])
 {
-    if (lack->type == BL_N_DTYPES)
-        snprintf(text, 64, "%s", bl_ops[lack->op - 1].name);
+    if (lack->bytes)
+        snprintf(text, 64, "have %.1f MiB in one allocation", (double)lack->bytes / 0x1p20);
+    else if (lack->type == BL_N_DTYPES)
+        snprintf(text, 64, "run %s", bl_ops[lack->op - 1].name);
     else
-        snprintf(text, 64, "%s of %s", bl_ops[lack->op - 1].name, bl_dtypes[lack->type].name);
+        snprintf(text, 64, "run %s of %s", bl_ops[lack->op - 1].name, bl_dtypes[lack->type].name);
     return text;
 }
 
@@ -107,7 +109,7 @@ static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs 
         return bl_add_reason(c, &about, "%s is not used: the rules leave it out", md->id);
     const struct bl_lack *lack = lack_of_device(k, d);
     if (lack)
-        return bl_add_reason(c, &about, "%s is not used: it cannot run %s", md->id,
+        return bl_add_reason(c, &about, "%s is not used: it cannot %s", md->id,
                              lack_name(lack, (char[64]){0}));
     if (!k->open[d] && md->kind == BL_KIND_GPU)
         return bl_add_reason(
@@ -142,7 +144,7 @@ static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k
     const struct bl_lack *lack = g->rest ? NULL : lack_of_all(k, g->first, BL_GROUP_REST);
     return bl_add_reason(
         c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s%s%s",
-        id, (double)bytes * gib, read, lack ? "; no card can run " : "",
+        id, (double)bytes * gib, read, lack ? "; no card can " : "",
         lack ? lack_name(lack, (char[64]){0}) : "");
 }
 
@@ -171,7 +173,7 @@ static const char *why_in_ram(const struct bl_choice *c, const struct bl_costs *
         room = room || (k->open[d] && next <= free_bytes(c, k, d));
     }
     if (lack) {
-        snprintf(text, 96, "; no card can run %s", lack_name(lack, (char[64]){0}));
+        snprintf(text, 96, "; no card can %s", lack_name(lack, (char[64]){0}));
         return text;
     }
     return !card  ? ""

@@ -19,6 +19,7 @@ enum bl_group { BL_GROUP_REST /* attention, state and the dense part */, BL_GROU
 struct bl_lack {                  /* what a device cannot run */
     uint8_t op;                   /* enum bl_op plus one; 0: nothing */
     uint8_t type;                 /* of its largest weight; BL_N_DTYPES: it has none */
+    uint64_t bytes;               /* instead: of what is larger than its largest allocation; 0: that is not it */
 };
 
 struct bl_costs {

@@ -59,7 +59,7 @@ static bool has_room(const struct bl_plan *p, const struct bl_machine *machine,
         if (bl_ledger_planned(&p->ledger, d) >
             bl_device_budget(&machine->device[d], opt->reserve_bytes))
             return false;
-    return true;
+    return !p->ledger.excess.bytes;
 }
 
 enum bl_status bl_choose_sending(struct bl_choice *c, const struct bl_model *m,

@@ -210,8 +210,11 @@ static enum bl_status measure_compute(struct bl_search_state *s, const struct bl
         const struct bl_machine_device *md = &s->machine->device[i];
         const uint64_t granule = md->caps.granule_bytes ? md->caps.granule_bytes : 1;
         /* What other blocks are rounded up by shows when the plan is confirmed. */
-        const uint64_t bytes = bl_align_up(prog.arena_bytes[i] + prog.scratch_bytes[i], granule) +
-                               bl_align_up(bl_params_bytes(s->plan), granule) + md->driver_bytes;
+        const uint64_t window = bl_plan_window(s->machine, (uint16_t)i);
+        uint64_t bytes = bl_align_up(prog.arena_bytes[i] + prog.scratch_bytes[i], granule) +
+                         bl_align_up(bl_params_bytes(s->plan), granule) + md->driver_bytes;
+        if (window && (prog.arena_bytes[i] > window || prog.scratch_bytes[i] > window))
+            bytes += s->costs.budget[i]; /* no allocation is so large */
         *grew = *grew || (prog.used[i] && bytes > s->costs.compute[i]);
         if (prog.used[i] && (exact || bytes > s->costs.compute[i]))
             s->costs.compute[i] = bytes;
@@ -357,7 +360,7 @@ bool bl_plan_fits(const struct bl_plan *p, const struct bl_costs *c, const struc
             return false;
         shared += d == 0 || m->device[d].shares == 0 ? used : 0;
     }
-    return shared <= c->budget[0];
+    return shared <= c->budget[0] && !p->ledger.excess.bytes;
 }
 
 enum bl_status bl_search_confirm(struct bl_search_state *s, bool *fits)
@@ -370,6 +373,9 @@ enum bl_status bl_search_confirm(struct bl_search_state *s, bool *fits)
         *fits = bl_plan_fits(s->plan, &s->costs, s->machine);
         if (*fits)
             return BL_OK;
+        if (s->plan->ledger.excess.bytes) /* what that is for is not there a second time */
+            s->costs.compute[s->plan->ledger.excess.device] +=
+                s->costs.budget[s->plan->ledger.excess.device];
         for (uint16_t d = 0; d < s->costs.n_devices; d++) {
             const uint64_t used = bl_ledger_planned(&s->plan->ledger, d);
             if (used > s->best.used[d])

@@ -17,6 +17,7 @@
 #include "slots.h"
 
 #include "expert_share.h"
+#include "search_impl.h"
 
 enum random_style { RANDOM_SCATTERED, RANDOM_LAYERS, RANDOM_HOST_EXPERTS, RANDOM_STYLES };
 struct random_plan {
@@ -26,6 +27,7 @@ struct random_plan {
     enum random_style style;
     enum bl_expert_policy policy;
     uint32_t stream_from, most_slots;
+    uint64_t block_bytes;        /* of cards, the largest, if nothing larger has to lie in one; 0: any */
 };
 
 /* Seeds that follow each other give plans that have nothing in common. */
@@ -54,6 +56,7 @@ static inline void random_devices(struct random_plan *r, bool vulkan_too)
 static inline struct random_plan random_plan_of(uint64_t seed, bool vulkan_too)
 {
     static const uint32_t most[] = {1, 2, 1000};
+    static const uint64_t block[] = {0, 64 << 10, 512 << 10};
     struct random_plan r = {.first = seed, .seed = random_start(seed)};
 
     random_devices(&r, vulkan_too);
@@ -62,6 +65,7 @@ static inline struct random_plan random_plan_of(uint64_t seed, bool vulkan_too)
     r.policy = (enum bl_expert_policy)divide_pick(&r.seed, BL_N_EXPERT_POLICIES);
     r.stream_from = divide_pick(&r.seed, 2) ? 1 + divide_pick(&r.seed, 12) : 0;
     r.most_slots = most[divide_pick(&r.seed, 3)];
+    r.block_bytes = block[divide_pick(&r.seed, 3)];
     return r;
 }
 
@@ -69,9 +73,10 @@ static inline void random_plan_describe(const struct random_plan *r, char *text,
 {
     static const char *const style[] = {"parts anywhere", "whole layers", "experts on the host"};
 
-    snprintf(text, cap, "seed %llu: cpu%s%s, %s, slots %s, at most %u, sent from %u tokens on, %s",
+    snprintf(text, cap, "seed %llu: cpu%s%s, %s, slots %s, at most %u, sent from %u tokens on, %s, blocks of %u KiB",
              (unsigned long long)r->first, *r->devices ? "," : "", r->devices, style[r->style],
-             bl_expert_policy_name(r->policy), r->most_slots, r->stream_from, r->no_mmap ? "read" : "mapped");
+             bl_expert_policy_name(r->policy), r->most_slots, r->stream_from, r->no_mmap ? "read" : "mapped",
+             (unsigned)(r->block_bytes >> 10));
 }
 
 /* Most layers on a card, most experts on the host. */
@@ -127,6 +132,22 @@ static inline enum bl_status random_experts(struct random_plan *r, struct bl_pla
     return bl_fix_slots(p, m, machine, NULL);
 }
 
+/* As small as what cannot be cut allows. */
+static inline enum bl_status random_blocks(const struct random_plan *r, struct bl_plan *p, const struct bl_model *m,
+                                           struct bl_machine *machine)
+{
+    for (uint32_t d = 1; d < machine->n_devices; d++)
+        machine->device[d].caps.block_bytes = r->block_bytes;
+    for (;;) {
+        BL_TRY(bl_plan_fill_memory(p, m, machine));
+        const struct bl_excess *x = &p->ledger.excess;
+        if (!x->bytes)
+            return BL_OK;
+        struct bl_caps *c = &machine->device[x->device].caps;
+        c->block_bytes = bl_align_up(x->bytes, c->granule_bytes);
+    }
+}
+
 static inline enum bl_status random_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
                                           struct random_plan *r)
 {
@@ -135,6 +156,8 @@ static inline enum bl_status random_parts(struct bl_engine_parts *p, const char 
     BL_TRY(bl_plan_size_steps(&p->plan, p->model, opt));
     BL_TRY(random_places(r, &p->plan, p->model, p->machine.n_devices));
     BL_TRY(random_experts(r, &p->plan, p->model, &p->machine));
+    if (r->block_bytes)
+        BL_TRY(random_blocks(r, &p->plan, p->model, &p->machine));
     return bl_devices_open(p, opt);
 }
 

@@ -58,27 +58,42 @@ static inline void each_is_computed_once(const struct bl_engine *e)
         }
 }
 
-/* A device's block of slots, as its own stream reads it; the caller frees it. */
+/* A device's slots, one block behind the other, as its own stream reads them; the caller frees them. */
 static inline struct bl_mem slots_read(const struct bl_engine *e, uint16_t d)
 {
-    const struct bl_mem *block = &e->residency.block[d].mem;
+    const struct bl_blocks *b = &e->residency.block[d].mem;
     const struct bl_device_ops *ops = e->parts.device[d]->ops;
     struct bl_stream *s = NULL;
     struct bl_point end;
     struct bl_mem m;
 
-    if (e->parts.device[0]->ops->mem_alloc(e->parts.device[0], block->bytes, true, &m) ||
-        ops->stream_open(e->parts.device[d], &s) || ops->copy(s, &m, 0, block, 0, block->bytes) ||
-        ops->signal(s, &end) || ops->join(end, UINT64_MAX))
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < b->n; i++)
+        sum += b->mem[i].bytes;
+    bool bad = e->parts.device[0]->ops->mem_alloc(e->parts.device[0], sum, true, &m) ||
+               ops->stream_open(e->parts.device[d], &s);
+    for (uint32_t i = 0; !bad && i < b->n; i++)
+        bad = ops->copy(s, &m, i * b->window, &b->mem[i], 0, b->mem[i].bytes);
+    if (bad || ops->signal(s, &end) || ops->join(end, UINT64_MAX))
         fail_msg("%s: %s", e->parts.device[d]->name, bl_error());
     ops->stream_close(s);
     return m;
 }
 
+/* Where what lies at an address of the slots is among what was read. */
+static inline uint64_t slot_read_at(const struct bl_blocks *b, uint64_t addr)
+{
+    for (uint32_t i = 0; i < b->n; i++)
+        if (addr >= b->mem[i].addr && addr < b->mem[i].addr + b->mem[i].bytes)
+            return i * b->window + (addr - b->mem[i].addr);
+    fail_msg("an address is in none of the blocks of slots");
+    return 0;
+}
+
 static inline void set_holds_what_it_says(const struct bl_residency *r, const struct bl_expert_set *set,
                                           const struct bl_mem *slots)
 {
-    const uint64_t first = r->block[set->device].mem.addr;
+    const struct bl_blocks *b = &r->block[set->device].mem;
 
     for (uint32_t i = r->first_part[set->layer]; i < r->first_part[set->layer + 1]; i++) {
         const struct bl_weight *w = &r->model->weight[r->part[i].weight];
@@ -88,7 +103,7 @@ static inline void set_holds_what_it_says(const struct bl_residency *r, const st
             w->tensor_rows ? w->ne[1] * bl_dtype_row_bytes(w->type, w->ne[0]) : bl_weight_expert_stride(w);
         for (uint32_t k = 0; k < set->n; k++)
             if (!set->coming[k] && set->expert[k] != BL_NO_EXPERT)
-                assert_memory_equal((char *)slots->host + (table[set->expert[k]] - first),
+                assert_memory_equal((char *)slots->host + slot_read_at(b, table[set->expert[k]]),
                                     (void *)(uintptr_t)r->part[i].home[set->expert[k]], bytes);
     }
 }
@@ -99,7 +114,7 @@ static inline void slots_hold_what_they_say(const struct bl_engine *e)
     const struct bl_residency *r = &e->residency;
 
     for (uint16_t d = 0; r->block && d < r->n_devices; d++) {
-        if (!r->block[d].mem.bytes)
+        if (!r->block[d].mem.n)
             continue;
         struct bl_mem slots = slots_read(e, d);
         for (uint32_t s = 0; s < r->experts.n_sets; s++)

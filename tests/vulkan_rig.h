@@ -65,20 +65,20 @@ static inline enum bl_status vulkan_devices(struct bl_machine *m, uint32_t n)
 typedef enum bl_status vulkan_place_fn(struct bl_plan *, const struct bl_model *, uint32_t n_devices, void *arg);
 
 static inline enum bl_status vulkan_parts(struct bl_engine_parts *p, const char *path, const struct bl_options *opt,
-                                          uint32_t n, vulkan_place_fn *place, void *arg)
+                                          uint32_t n, vulkan_place_fn *put, void *arg)
 {
     BL_TRY(parts_model(p, path, opt));
     BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
     BL_TRY(vulkan_devices(&p->machine, n));
-    BL_TRY(place(&p->plan, p->model, n + 1, arg));
+    BL_TRY(put(&p->plan, p->model, n + 1, arg));
     return parts_devices(p);
 }
 
 static inline enum bl_status vulkan_open(struct bl_engine **out, const char *path, const struct bl_options *opt, uint32_t n,
-                                         vulkan_place_fn *place, void *arg)
+                                         vulkan_place_fn *put, void *arg)
 {
     struct bl_engine_parts p = {0};
-    return parts_open(out, &p, opt, vulkan_parts(&p, path, opt, n, place, arg));
+    return parts_open(out, &p, opt, vulkan_parts(&p, path, opt, n, put, arg));
 }
 
 #endif

@@ -67,6 +67,9 @@ static enum bl_status mem_alloc(struct bl_device *dev, size_t bytes, bool host_v
     void *p;
 
     BL_TRY(check_lost(d));
+    if (dev->caps.block_bytes && bytes > dev->caps.block_bytes)
+        return bl_fail(BL_ENOMEM, "%s: %zu bytes in one block, its largest has %llu", dev->name,
+                       bytes, (unsigned long long)dev->caps.block_bytes);
     if (++d->n_allocs == d->fault.nth && d->fault.kind == BL_FAULT_ALLOC)
         return bl_fail(BL_ENOMEM, "%s: allocation %u failed, as asked for", dev->name, d->n_allocs);
     if (bytes > left || bl_align_up(bytes ? bytes : 1, GRANULE) > left)
@@ -418,6 +421,7 @@ static enum bl_status sim_caps(uint32_t index, const struct bl_device_config *c,
     BL_TRY(bl_cpu_backend.caps(0, &config, out));
     out->granule_bytes = GRANULE;
     out->import_host = 0;
+    out->block_bytes = c->block_bytes;
     out->copies_from = BL_COPIES_FROM_BLOCKS;
     return BL_OK;
 }

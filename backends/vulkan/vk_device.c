@@ -92,8 +92,10 @@ static void find_limits(const struct bl_vk_instance *i, VkPhysicalDevice phys,
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT,
         .pNext = &size};
+    VkPhysicalDeviceMaintenance4Properties buffers = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES, .pNext = &host};
     VkPhysicalDeviceMaintenance3Properties limits = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, .pNext = &host};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, .pNext = &buffers};
     VkPhysicalDeviceSubgroupProperties group = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, .pNext = &limits};
     VkPhysicalDeviceProperties2 all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
@@ -109,6 +111,8 @@ static void find_limits(const struct bl_vk_instance *i, VkPhysicalDevice phys,
     out->narrowest = size.minSubgroupSize ? size.minSubgroupSize : group.subgroupSize;
     out->max_groups = least(p->limits.maxComputeWorkGroupCount, 3);
     out->max_alloc_bytes = limits.maxMemoryAllocationSize;
+    if (buffers.maxBufferSize && buffers.maxBufferSize < out->max_alloc_bytes)
+        out->max_alloc_bytes = buffers.maxBufferSize;
     out->import_align = bl_vk_has(i, phys, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)
                             ? host.minImportedHostPointerAlignment
                             : 0;
@@ -193,6 +197,7 @@ enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
     snprintf(out->id, sizeof out->id, "%s", f.id);
     snprintf(out->name, sizeof out->name, "%.63s", f.name);
     bl_vk_memory_sum(&f, &out->mem_bytes, &out->free_bytes);
+    out->block_bytes = f.max_alloc_bytes;
     return BL_OK;
 }
 
@@ -277,6 +282,8 @@ enum bl_status bl_vk_open(uint32_t index, const struct bl_device_config *c, stru
         bl_vk_device_close(&d->base);
         return st;
     }
+    if (c->block_bytes && c->block_bytes < d->facts.max_alloc_bytes)
+        d->facts.max_alloc_bytes = c->block_bytes;
     *out = &d->base;
     return BL_OK;
 }

@@ -23,7 +23,8 @@ struct bl_caps bl_vk_caps(const struct bl_device_config *c)
     return (struct bl_caps){.granule_bytes = BL_VK_GRANULE,
                             .threads = 1,
                             .exact = c->exact,
-                            .copies_from = BL_COPIES_FROM_BLOCKS};
+                            .copies_from = BL_COPIES_FROM_BLOCKS,
+                            .block_bytes = c->block_bytes};
 }
 
 /* ---- types ---- */

@@ -28,7 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CTX = 1024, MAX_PROMPT = 1024, MIXED = 2, N_CHUNKINGS };
+/* Steps of random plans are small, as buffers that cannot be cut would be larger than weights. */
+enum { CTX = 1024, PLANS_UBATCH = 32, MAX_PROMPT = 1024, MIXED = 2, N_CHUNKINGS };
 
 struct mode {
     const char *name, *kv;
@@ -49,7 +50,8 @@ static bool scalar, quick, divide, simulate, random_plans, vulkan_too;
 static uint64_t divide_seed;
 static struct random_plan plan; /* random_plans: the one that is checked */
 static uint32_t n_plans = 1;
-static uint64_t n_moves, n_sent; /* of experts into slots; bytes through rings */
+/* Of experts into slots; bytes through rings; blocks that what is larger was spread over. */
+static uint64_t n_moves, n_sent, n_spread;
 static const char *only_mode;
 static int n_failed, n_checked;
 
@@ -373,7 +375,7 @@ static void check_mode(const char *dir, const cJSON *c, const char *name, const 
 {
     struct bl_options opt = {.ctx_tokens = CTX,
                              .batch_tokens = CTX,
-                             .ubatch_tokens = CTX,
+                             .ubatch_tokens = random_plans ? PLANS_UBATCH : CTX,
                              .out_tokens = CTX,
                              .exact = mode->exact,
                              .scalar = scalar,
@@ -401,6 +403,8 @@ static void check_mode(const char *dir, const cJSON *c, const char *name, const 
     check_memory(r.e, name);
     n_moves += r.e->residency.experts.n_moves;
     n_sent += r.e->stage.sent_bytes;
+    for (uint16_t d = 1; random_plans && d < r.e->parts.machine.n_devices; d++)
+        n_spread += r.e->weights.block[d].n > 1 ? r.e->weights.block[d].n : 0;
     bl_close(r.one);
     bl_close(r.e);
 }
@@ -533,8 +537,10 @@ int main(int argc, char **argv)
     if (rc)
         return rc;
     if (random_plans)
-        printf("%llu moves of experts into slots, %llu bytes of experts sent\n",
-               (unsigned long long)n_moves, (unsigned long long)n_sent);
+        printf("%llu moves of experts into slots, %llu bytes of experts sent, weights in %llu "
+               "blocks\n",
+               (unsigned long long)n_moves, (unsigned long long)n_sent,
+               (unsigned long long)n_spread);
     printf("%d checked, %d failed\n", n_checked, n_failed);
     return n_failed || !n_checked ? 1 : 0;
 }

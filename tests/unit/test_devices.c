@@ -257,8 +257,8 @@ static void shared_memory_is_one(void **state)
     const struct bl_machine_device *d = &e->parts.machine.device[1];
     assert_int_equal(d->mem_kind, BL_MEMORY_UNIFIED);
     assert_int_equal(d->shares, 0);
-    assert_true(e->parts.device[1]->unified && e->weights.block[1].bytes);
-    assert_non_null(e->weights.block[1].host);
+    assert_true(e->parts.device[1]->unified && e->weights.block[1].n == 1);
+    assert_non_null(e->weights.block[1].mem[0].host);
     const struct bl_ledger *l = &e->parts.plan.ledger;
     assert_true(bl_ledger_planned(l, 0) + bl_ledger_planned(l, 1) <= UINT64_C(16) << 20);
     ok(speak(e, &got));
