@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { VALUE_ALIGN = 64 };
+enum { VALUE_ALIGN = 64, NEIGHBOURS = 24 };
 
 /* ---- tables that grow ---- */
 
@@ -288,9 +288,10 @@ static enum bl_status emit_steps(struct bl_program *p)
 
 /* ---- homes: first gap in the device's arena that is free while the value lives ----
  *
- * Time is counted in nodes. Only host memory is touched by streams of other devices: what they read
- * there lives until the host has waited for them, and they write over nothing that the host may
- * still be using as far as they know. */
+ * Time is counted in nodes. In steps of few tokens, whose values are small, a gap is left alone for
+ * a while longer, so that a device can run neighbouring nodes at once. Only host memory is touched
+ * by streams of other devices: what they read there lives until the host has waited for them, and
+ * they write over nothing that the host may still be using as far as they know. */
 
 struct block {
     uint64_t off, end;
@@ -415,6 +416,7 @@ static enum bl_status home_value(const struct homing *h, bl_val v, uint16_t d, u
 static enum bl_status home_range(const struct homing *h, const struct bl_range *r)
 {
     const struct bl_graph *g = &h->p->graph;
+    const uint32_t apart = r->device && h->p->shape.n_tok <= BL_FEW_TOKENS ? NEIGHBOURS : 0;
 
     for (uint32_t i = r->first; i < r->first + r->n; i++) {
         const struct bl_node *n = &g->nodes[i];
@@ -422,10 +424,11 @@ static enum bl_status home_range(const struct homing *h, const struct bl_range *
         for (uint32_t d = 1; r->device == 0 && d < h->p->n_devices; d++)
             if (h->p->used[d] && h->known[d] < still)
                 still = h->known[d];
+        still -= still < apart ? still : apart;
         forget_before(&h->arena[r->device], still);
         for (unsigned k = 0; k < n->n_dst; k++)
             if (is_activation(g, n->dst[k]))
-                BL_TRY(home_value(h, n->dst[k], r->device, i));
+                BL_TRY(home_value(h, n->dst[k], r->device, i < apart ? 0 : i - apart));
     }
     return BL_OK;
 }
