@@ -217,7 +217,9 @@ static void many(struct bl_simt_builder *b, const struct layout *l)
     many_product(b, l, DOWN, side, used * n_tok, false, &c);
 }
 
-static void sum_pairs(struct bl_simt_builder *b, const struct layout *l)
+/* y: where the sum goes, after it was added to `addend`, unless that is 0. */
+static void sum_pairs(struct bl_simt_builder *b, const struct layout *l, uint64_t y,
+                      uint64_t addend)
 {
     const struct bl_value *ids = bl_simt_src(b, IDS), *down = bl_simt_src(b, DOWN);
     struct bl_simt_call c = {.kernel = "experts_sum",
@@ -225,23 +227,38 @@ static void sum_pairs(struct bl_simt_builder *b, const struct layout *l)
                              .grid = {bl_simt_groups(down->ne[1], THREADS), ids->ne[1]},
                              .block = {THREADS}};
 
-    c.args = (struct bl_simt_args){.a = {bl_simt_src_addr(b, DOWN),
-                                         bl_simt_scratch(b, l->part, l->order - l->part),
-                                         bl_simt_dst_addr(b, 0), bl_simt_src_addr(b, IDS),
-                                         b->params, bl_simt_src_addr(b, WEIGHTS)},
-                                   .n = {down->ne[1], ids->ne[0]}};
+    c.args = (struct bl_simt_args){
+        .a = {bl_simt_src_addr(b, DOWN), bl_simt_scratch(b, l->part, l->order - l->part), y,
+              bl_simt_src_addr(b, IDS), b->params, bl_simt_src_addr(b, WEIGHTS), addend},
+        .n = {down->ne[1], ids->ne[0]}};
     bl_simt_emit(b, &c);
+}
+
+static void all_pairs(struct bl_simt_builder *b, const struct layout *l)
+{
+    if (l->many)
+        many(b, l);
+    else
+        few(b, l);
 }
 
 static void experts_emit(struct bl_simt_builder *b)
 {
     const struct layout l = layout_of(b->graph, b->node);
 
-    if (l.many)
-        many(b, &l);
-    else
-        few(b, &l);
-    sum_pairs(b, &l);
+    all_pairs(b, &l);
+    sum_pairs(b, &l, bl_simt_dst_addr(b, 0), 0);
+}
+
+void bl_simt_emit_experts_into(struct bl_simt_builder *b, const struct bl_bound *experts,
+                               const struct bl_bound *add)
+{
+    const struct layout l = layout_of(b->graph, experts->node);
+    const unsigned other = bl_node_src(b->graph, add->node, 0) == experts->node->dst[0] ? 1 : 0;
+
+    bl_simt_stand(b, experts);
+    all_pairs(b, &l);
+    sum_pairs(b, &l, add->dst[0], add->src[other]);
 }
 
 const struct bl_simt_op bl_simt_experts = {experts_supports, experts_scratch, experts_emit};

@@ -33,23 +33,32 @@ static uint32_t lanes_of(const struct bl_simt_builder *b, const struct bl_value 
     return lanes;
 }
 
+/* Blocks for the rows of w, if each did one pass. */
+static uint32_t blocks_of(const struct bl_simt_builder *b, const struct bl_value *w, bool twin)
+{
+    const uint32_t rows = BL_SIMT_PRODUCT_THREADS / lanes_of(b, w) * (twin ? 1 : 2);
+    return bl_simt_groups(w->ne[1], rows);
+}
+
+/* Activations are turned into bytes once a block, so that a block of a large matrix has much to do.
+ */
+static uint32_t passes_of(const struct bl_simt_builder *b, uint64_t blocks)
+{
+    const uint32_t passes = (uint32_t)(blocks / (8 * (uint64_t)b->limits->units + 1)) + 1;
+    return passes < 16 ? passes : 16;
+}
+
 void bl_simt_few(const struct bl_simt_builder *b, const struct bl_value *w, bool twin,
                  uint32_t groups, struct bl_simt_call *c)
 {
-    const uint32_t lanes = lanes_of(b, w), rows = BL_SIMT_PRODUCT_THREADS / lanes * (twin ? 1 : 2);
-    const uint32_t blocks = bl_simt_groups(w->ne[1], rows);
-    /* activations are turned into bytes once a block, so that a block of a large matrix has much to
-     * do */
-    uint32_t passes =
-        (uint32_t)((uint64_t)blocks * groups / (8 * (uint64_t)b->limits->units + 1)) + 1;
-    passes = passes < 16 ? passes : 16;
+    const uint32_t blocks = blocks_of(b, w, twin), passes = passes_of(b, (uint64_t)blocks * groups);
 
     c->type = w->type;
     c->block[0] = BL_SIMT_PRODUCT_THREADS;
     c->args.n[BL_SIMT_IN] = w->ne[0];
     c->args.n[BL_SIMT_OUT] = w->ne[1];
     c->args.n[BL_SIMT_ROW_BYTES] = bl_simt_row_bytes(w);
-    c->args.n[BL_SIMT_LANES] = lanes;
+    c->args.n[BL_SIMT_LANES] = lanes_of(b, w);
     c->args.n[BL_SIMT_PASSES] = passes;
     c->args.n[BL_SIMT_WIDE] = w->ne[0] % 8 == 0 && bl_simt_row_bytes(w) % 16 == 0;
     c->grid[0] = bl_simt_groups(blocks, passes);
@@ -102,7 +111,7 @@ void bl_simt_halve(struct bl_simt_builder *b, uint64_t x, uint32_t n, uint32_t s
     bl_simt_emit(b, &c);
 }
 
-/* ---- MATMUL, MATMUL_HEADS ---- */
+/* ---- MATMUL ---- */
 
 struct product { /* y = w · x for every head */
     const struct bl_value *w;
@@ -116,16 +125,17 @@ static uint64_t product_scratch(const struct product *p)
     return bl_simt_halved_of(p->w->ne[0], (uint64_t)p->n_tok * p->n_heads).bytes;
 }
 
-static void product_few(struct bl_simt_builder *b, const struct product *p, struct bl_simt_call *c)
+/* All but the emission. */
+static void product_few(const struct bl_simt_builder *b, const struct product *p, bool twin,
+                        struct bl_simt_call *c)
 {
     const bool fours = p->n_tok > 1 && (is_plain(p->w->type) || !b->exact);
     const uint32_t groups = fours ? bl_simt_groups(p->n_tok, 4) : p->n_tok;
 
-    bl_simt_few(b, p->w, false, groups * p->n_heads, c);
+    bl_simt_few(b, p->w, twin, groups * p->n_heads, c);
     if (fours)
         c->kernel = "matvec4";
     c->grid[1] = groups;
-    bl_simt_emit(b, c);
 }
 
 static void product_many(struct bl_simt_builder *b, const struct product *p, struct bl_simt_call *c)
@@ -145,7 +155,8 @@ static void product_many(struct bl_simt_builder *b, const struct product *p, str
     bl_simt_emit(b, c);
 }
 
-static void product_emit(struct bl_simt_builder *b, const struct product *p, struct bl_simt_call *c)
+static void product_bind(const struct bl_simt_builder *b, const struct product *p,
+                         struct bl_simt_call *c)
 {
     c->args.a[BL_SIMT_W] = bl_simt_src_addr(b, W);
     c->args.a[BL_SIMT_X] = bl_simt_src_addr(b, X);
@@ -154,10 +165,17 @@ static void product_emit(struct bl_simt_builder *b, const struct product *p, str
     c->args.n[BL_SIMT_X_STRIDE] = p->x_stride;
     c->args.n[BL_SIMT_Y_STRIDE] = p->y_stride;
     c->grid[2] = p->n_heads;
-    if (p->n_tok <= FEW)
-        product_few(b, p, c);
-    else
+}
+
+static void product_emit(struct bl_simt_builder *b, const struct product *p, struct bl_simt_call *c)
+{
+    product_bind(b, p, c);
+    if (p->n_tok > FEW) {
         product_many(b, p, c);
+        return;
+    }
+    product_few(b, p, false, c);
+    bl_simt_emit(b, c);
 }
 
 static struct product matmul_of(const struct bl_graph *g, const struct bl_node *n)
@@ -188,6 +206,93 @@ static void matmul_emit(struct bl_simt_builder *b)
 }
 
 const struct bl_simt_op bl_simt_matmul = {matmul_supports, matmul_scratch, matmul_emit};
+
+/* ---- several nodes of few tokens at once: simt_fuse.c says which ---- */
+
+/* The call of a MATMUL, which the builder then stands at. */
+static struct bl_simt_call call_of(struct bl_simt_builder *b, const struct bl_bound *matmul,
+                                   bool twin)
+{
+    struct bl_simt_call c = {0};
+
+    bl_simt_stand(b, matmul);
+    const struct product p = matmul_of(b->graph, b->node);
+    c.args.a[BL_SIMT_BIAS] = bl_simt_src_addr(b, BIAS);
+    c.args.a[BL_SIMT_SCALE] = bl_simt_src_addr(b, SCALE);
+    product_bind(b, &p, &c);
+    product_few(b, &p, twin, &c);
+    return c;
+}
+
+void bl_simt_emit_products(struct bl_simt_builder *b, const struct bl_bound *matmul, uint32_t n)
+{
+    struct bl_simt_call c = call_of(b, matmul, false);
+    uint64_t blocks = 0;
+
+    for (uint32_t j = 0; j < n; j++) {
+        bl_simt_stand(b, &matmul[j]);
+        blocks += blocks_of(b, bl_simt_src(b, W), false);
+    }
+    const uint32_t passes = passes_of(b, blocks * c.grid[1]);
+    c.args.n[BL_SIMT_PRODUCTS] = n;
+    c.args.n[BL_SIMT_PASSES] = passes;
+    c.grid[0] = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        uint64_t *a = &c.args.a[BL_SIMT_EACH_A * j];
+        uint32_t *num = &c.args.n[BL_SIMT_EACH_N * j];
+        bl_simt_stand(b, &matmul[j]);
+        a[BL_SIMT_W] = bl_simt_src_addr(b, W);
+        a[BL_SIMT_Y] = bl_simt_dst_addr(b, 0);
+        a[BL_SIMT_BIAS] = bl_simt_src_addr(b, BIAS);
+        a[BL_SIMT_SCALE] = bl_simt_src_addr(b, SCALE);
+        num[BL_SIMT_OUT] = bl_simt_src(b, W)->ne[1];
+        num[BL_SIMT_FIRST] = c.grid[0];
+        c.grid[0] += bl_simt_groups(blocks_of(b, bl_simt_src(b, W), false), passes);
+    }
+    bl_simt_emit(b, &c);
+}
+
+void bl_simt_emit_gated(struct bl_simt_builder *b, const struct bl_bound *gate)
+{
+    const struct bl_bound *up = gate + 1, *glu = gate + 2;
+    struct bl_simt_call c = call_of(b, gate, true);
+
+    bl_simt_stand(b, up);
+    c.args.a[BL_SIMT_W_UP] = bl_simt_src_addr(b, W);
+    c.args.a[BL_SIMT_BIAS_UP] = bl_simt_src_addr(b, BIAS);
+    c.args.a[BL_SIMT_SCALE_UP] = bl_simt_src_addr(b, SCALE);
+    bl_simt_stand(b, glu);
+    const struct bl_glu_attr *at = bl_simt_attr(b);
+    c.args.a[BL_SIMT_Y] = bl_simt_dst_addr(b, 0);
+    c.args.n[BL_SIMT_KIND] = at->kind;
+    c.args.n[BL_SIMT_ALPHA] = bl_simt_float(at->alpha);
+    c.args.n[BL_SIMT_LIMIT] = bl_simt_float(at->limit);
+    bl_simt_emit(b, &c);
+}
+
+void bl_simt_emit_product_into(struct bl_simt_builder *b, const struct bl_bound *matmul,
+                               const struct bl_bound *add, const struct bl_bound *write)
+{
+    struct bl_simt_call c = call_of(b, matmul, false);
+    const bl_val y = b->node->dst[0];
+
+    if (add) {
+        bl_simt_stand(b, add);
+        c.args.a[BL_SIMT_ADDEND] =
+            bl_simt_src_addr(b, bl_node_src(b->graph, b->node, 0) == y ? 1 : 0);
+        c.args.a[BL_SIMT_Y] = bl_simt_dst_addr(b, 0);
+    }
+    if (write) {
+        bl_simt_stand(b, write);
+        c.args.a[BL_SIMT_STREAMS] = bl_simt_src_addr(b, 0);
+        c.args.a[BL_SIMT_MIX] = bl_simt_src_addr(b, 2);
+        c.args.a[BL_SIMT_Y] = bl_simt_dst_addr(b, 0);
+        c.args.n[BL_SIMT_N_STREAMS] = bl_simt_src(b, 0)->ne[0] / bl_simt_src(b, 1)->ne[0];
+    }
+    bl_simt_emit(b, &c);
+}
+
+/* ---- MATMUL_HEADS ---- */
 
 static struct product heads_of(const struct bl_graph *g, const struct bl_node *n)
 {

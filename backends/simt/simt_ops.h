@@ -61,10 +61,16 @@ struct bl_simt_builder {
     const struct bl_node *node;
     const struct bl_bound *bound;
     uint64_t params, scratch, scratch_bytes;
+    const uint32_t *uses;    /* [n_vals] sources of the graph that are the value; its result counts as one */
     struct bl_simt_launch *launch;
     uint32_t n_launches, cap_launches;
     enum bl_status status;
 };
+static inline void bl_simt_stand(struct bl_simt_builder *b, const struct bl_bound *at)
+{
+    b->node = at->node;
+    b->bound = at;
+}
 const struct bl_value *bl_simt_src(const struct bl_simt_builder *, unsigned i);
 const struct bl_value *bl_simt_dst(const struct bl_simt_builder *, unsigned i);
 const void *bl_simt_attr(const struct bl_simt_builder *);
@@ -91,6 +97,11 @@ static inline uint32_t bl_simt_float(float f)
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
+
+/* ---- simt_fuse.c ---- */
+
+/* Emits as one launch, or as fewer, the nodes that the n begin with; returns how many, 0: the first is to go alone. */
+uint32_t bl_simt_fuse(struct bl_simt_builder *, const struct bl_bound *, uint32_t n);
 
 /* ---- the table ---- */
 

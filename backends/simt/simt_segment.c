@@ -120,16 +120,27 @@ void bl_simt_emit(struct bl_simt_builder *b, const struct bl_simt_call *c)
 
 /* ---- building ---- */
 
-static enum bl_status list_launches(struct bl_simt_builder *b, const struct bl_bound *bound,
-                                    uint32_t n, const struct bl_caps *caps)
+static enum bl_status check_nodes(const struct bl_simt_builder *b, const struct bl_bound *bound,
+                                  uint32_t n, const struct bl_caps *caps)
 {
-    for (uint32_t i = 0; i < n && !b->status; i++) {
+    for (uint32_t i = 0; i < n; i++)
         if (!bl_simt_supports(caps, b->graph, bound[i].node))
             return bl_fail(BL_EUNSUPPORTED, "%s: %s of these types is not known here", b->device,
                            bl_ops[bound[i].node->op].name);
-        b->node = bound[i].node;
-        b->bound = &bound[i];
+    return BL_OK;
+}
+
+static enum bl_status list_launches(struct bl_simt_builder *b, const struct bl_bound *bound,
+                                    uint32_t n, const struct bl_caps *caps)
+{
+    BL_TRY(check_nodes(b, bound, n, caps));
+    for (uint32_t i = 0, taken; i < n && !b->status; i += taken) {
+        taken = bl_simt_fuse(b, &bound[i], n - i);
+        if (taken)
+            continue;
+        bl_simt_stand(b, &bound[i]);
         bl_simt_op_of(b->node)->emit(b);
+        taken = 1;
     }
     return b->status;
 }
@@ -194,14 +205,32 @@ static enum bl_status capture(struct bl_segment *s)
     return st;
 }
 
+static uint32_t *count_uses(const struct bl_graph *g)
+{
+    uint32_t *uses = bl_calloc((size_t)g->n_vals + 1, sizeof *uses);
+
+    for (uint32_t i = 0; uses && i < g->n_srcs; i++)
+        uses[g->srcs[i]]++;
+    if (uses)
+        uses[g->result]++;
+    return uses;
+}
+
 static enum bl_status build(struct bl_segment *s, struct bl_simt_builder *b,
                             const struct bl_bound *bound, uint32_t n)
 {
-    BL_TRY(bl_simt_use(s->dev));
+    uint32_t *uses = count_uses(b->graph);
+
+    if (!uses)
+        return bl_fail(BL_ENOMEM, "%s: out of memory for a segment", b->device);
+    b->uses = uses;
     const enum bl_status st = list_launches(b, bound, n, &s->dev->base.caps);
+    free(uses);
+    b->uses = NULL;
     s->launch = b->launch;
     s->n_launches = b->n_launches;
     BL_TRY(st);
+    BL_TRY(bl_simt_use(s->dev));
     BL_TRY(prepare_kernels(s));
     return s->n_launches > 1 ? capture(s) : BL_OK;
 }

@@ -33,6 +33,31 @@ static void weights_emit(struct bl_simt_builder *b)
 const struct bl_simt_op bl_simt_stream_weights = {.supports = weights_supports,
                                                   .emit = weights_emit};
 
+/* A block for what is read, another for the matrix, which takes as long. */
+void bl_simt_emit_enter(struct bl_simt_builder *b, const struct bl_bound *nodes)
+{
+    const struct bl_bound *norm = nodes + 2;
+
+    bl_simt_stand(b, norm);
+    const uint32_t elems = bl_simt_src(b, 0)->ne[0];
+    const float eps = ((const struct bl_norm_attr *)bl_simt_attr(b))->eps;
+    const uint64_t w = bl_simt_src_addr(b, 1), y = bl_simt_dst_addr(b, 0);
+    bl_simt_stand(b, nodes);
+    const struct bl_streams_attr *at = bl_simt_attr(b);
+    const uint32_t n_weights = bl_simt_src(b, 1)->ne[0];
+    struct bl_simt_call c = {.kernel = "stream_enter",
+                             .type = BL_SIMT_NO_TYPE,
+                             .grid = {n_weights > at->n ? 2 : 1, bl_simt_src(b, 0)->ne[1]},
+                             .block = {THREADS}};
+
+    c.args = (struct bl_simt_args){
+        .a = {bl_simt_src_addr(b, 0), bl_simt_src_addr(b, 1), bl_simt_src_addr(b, 2),
+              bl_simt_src_addr(b, 3), bl_simt_dst_addr(b, 0), w, y},
+        .n = {at->n, bl_simt_src(b, 0)->ne[0], n_weights, at->iterations,
+              bl_simt_float(at->norm_eps), bl_simt_float(at->eps), elems, bl_simt_float(eps)}};
+    bl_simt_emit(b, &c);
+}
+
 static void mix(struct bl_simt_builder *b, const char *kernel, unsigned weights, uint32_t elems,
                 uint64_t x)
 {

@@ -115,12 +115,6 @@ BL_KERNEL(stream_write, THREADS)
     const uint32_t s = p.n[0], n = p.n[1], i = element(), t = block_y();
     if (i >= n)
         return;
-    const float *h = floats(p.a[0]) + place(s * n, t, i), *w = floats(p.a[1]) + place(p.n[2], t, 0);
-    const float x = floats(p.a[3])[place(n, t, i)];
-    for (uint32_t to = 0; to < s; to++) {
-        float sum = w[s + to] * x;
-        for (uint32_t j = 0; j < s; j++)
-            sum = fmaf(w[2 * s + j * s + to], h[j * n], sum);
-        floats(p.a[2])[place(s * n, t, to * n + i)] = sum;
-    }
+    mix_streams(floats(p.a[2]) + place(s * n, t, i), floats(p.a[0]) + place(s * n, t, i),
+                floats(p.a[1]) + place(p.n[2], t, 0), s, n, floats(p.a[3])[place(n, t, i)]);
 }

@@ -238,8 +238,8 @@ BL_KERNEL(experts_sort, THREADS)
             at<uint32_t>(p.a[2])[add_shared(&s.next[id[i]], 1)] = i;
 }
 
-/* The weighted sum of a token's experts, of those that the device has, in the order they were chosen.
- *   a: table, products, y, ids, params, weights   n: elements, used   grid: elements, tokens */
+/* The weighted sum of a token's experts, of those that the device has, in the order they were chosen; added to a value.
+ *   a: table, products, y, ids, params, weights, [what is added]   n: elements, used   grid: elements, tokens */
 BL_KERNEL(experts_sum, THREADS)
 {
     const uint32_t n = p.n[0], used = p.n[1], i = block_x() * THREADS + thread_x(), t = block_y();
@@ -252,5 +252,6 @@ BL_KERNEL(experts_sum, THREADS)
         if (table[at<const uint32_t>(p.a[3])[pair]])
             sum = fmaf(floats(p.a[5])[pair], floats(p.a[1])[n * pair + i], sum);
     }
-    floats(p.a[2])[static_cast<uint64_t>(n) * t + i] = sum;
+    const uint64_t to = static_cast<uint64_t>(n) * t + i;
+    floats(p.a[2])[to] = p.a[6] ? floats(p.a[6])[to] + sum : sum;
 }

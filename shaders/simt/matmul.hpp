@@ -19,7 +19,6 @@
 #include "simt/product.hpp"
 
 constexpr uint32_t MM_THREADS = 256;
-enum { ROW_SCALES = 13 }; /* a: of halved rows of x; 0 in floats */
 
 /* What a block multiplies. */
 struct tile_job {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* matvec.hpp — products with few tokens: every byte of weights is read once, wide, and everything else gives way to that.
  *
- *   grid: row groups, tokens / TOKENS or pairs, heads   block: MV_THREADS
+ *   grid: row groups of all products, tokens / TOKENS or pairs, heads   block: MV_THREADS
  *
  * Purpose   n[LANES] lanes, a power of two, share a row of weights, or, with w of up, its two rows; else two rows that lie
  *           beside each other. A block takes n[PASSES] groups of rows one after the other.
@@ -25,12 +25,23 @@ template <uint32_t T> struct rows {
     const float *x[T];
     float sum[2][T];
     uint32_t row, n_tok, expert, pair, first; /* first: token */
+    uint32_t product;                          /* which one the block belongs to */
     bool twin, there, skip;                    /* skip: the block has nothing to do */
 };
+
+/* Of the products that share x. */
+BL_DEV uint32_t product_of(const struct bl_simt_args &p)
+{
+    uint32_t j = 0;
+    while (j + 1 < p.n[PRODUCTS] && block_x() >= p.n[EACH_N * (j + 1) + FIRST])
+        j++;
+    return j;
+}
 
 template <uint32_t T> BL_DEV void begin(rows<T> &r, const struct bl_simt_args &p)
 {
     const uint32_t in = p.n[IN];
+    r.product = product_of(p);
     r.twin = p.a[W_UP] != 0;
     r.skip = false;
     if (p.a[IDS]) {
@@ -53,8 +64,9 @@ template <uint32_t T> BL_DEV void begin(rows<T> &r, const struct bl_simt_args &p
 /* The rows of a pass of this group of lanes. */
 template <uint32_t T> BL_DEV void begin_rows(rows<T> &r, const struct bl_simt_args &p, uint32_t pass)
 {
-    const uint32_t out = p.n[OUT], group = thread_x() / p.n[LANES], n_groups = MV_THREADS / p.n[LANES];
-    const uint32_t row = (block_x() * p.n[PASSES] + pass) * n_groups + group;
+    const uint32_t out = p.n[EACH_N * r.product + OUT], block = block_x() - p.n[EACH_N * r.product + FIRST];
+    const uint32_t group = thread_x() / p.n[LANES], n_groups = MV_THREADS / p.n[LANES];
+    const uint32_t row = (block * p.n[PASSES] + pass) * n_groups + group;
     const uint64_t bytes_of = p.n[ROW_BYTES];
     r.row = r.twin ? row : 2 * row;
     r.there = r.row < out;
@@ -64,12 +76,42 @@ template <uint32_t T> BL_DEV void begin_rows(rows<T> &r, const struct bl_simt_ar
         r.w[0] = w + bytes_of * a;
         r.w[1] = r.twin ? bytes(entry_of(p.a[W_UP], r.expert)) + bytes_of * a : w + bytes_of * b;
     } else {
-        const uint8_t *w = bytes(p.a[W_OF]) + static_cast<uint64_t>(p.n[HEAD_BYTES]) * block_z();
+        const uint8_t *w = bytes(p.a[EACH_A * r.product + W_OF]) + static_cast<uint64_t>(p.n[HEAD_BYTES]) * block_z();
         r.w[0] = w + bytes_of * a;
-        r.w[1] = w + bytes_of * b;
+        r.w[1] = r.twin ? bytes(p.a[W_UP]) + bytes_of * a : w + bytes_of * b;
     }
     BL_UNROLL for (uint32_t t = 0; t < T; t++)
         r.sum[0][t] = r.sum[1][t] = 0;
+}
+
+/* act(gate) * up of an expert's row, or of token `t`. */
+template <uint32_t T> BL_DEV void put_twin(const rows<T> &r, const struct bl_simt_args &p, uint32_t t)
+{
+    const float a = r.sum[0][t], b = r.sum[1][t];
+    if (p.a[IDS])
+        floats(p.a[Y])[static_cast<uint64_t>(p.n[OUT]) * r.pair + r.row] =
+            act(p, expert_sum(p.a[SCALE], p.a[BIAS], r.expert, r.row, a),
+                expert_sum(p.a[SCALE_UP], p.a[BIAS_UP], r.expert, r.row, b));
+    else
+        floats(p.a[Y])[static_cast<uint64_t>(p.n[OUT]) * (r.first + t) + r.row] =
+            act(p, scaled(p, 0, 0, r.row, a), scaled(p, W_UP - W_OF, 0, r.row, b));
+}
+
+/* A row of a token, and what becomes of it. */
+template <uint32_t T> BL_DEV void put_further(const rows<T> &r, const struct bl_simt_args &p, uint32_t t, uint32_t row, float sum)
+{
+    const uint32_t base = EACH_A * r.product, out = p.n[EACH_N * r.product + OUT], s = p.n[N_STREAMS];
+    const uint32_t stride = p.n[PRODUCTS] > 1 ? out : p.n[Y_STRIDE];
+    const uint64_t i = static_cast<uint64_t>(stride) * t + out * block_z() + row;
+    float v = scaled(p, base, block_z(), row, sum);
+    if (p.a[ADDEND])
+        v += floats(p.a[ADDEND])[i];
+    if (p.a[MIX])
+        mix_streams(floats(p.a[Y]) + static_cast<uint64_t>(s * stride) * t + row,
+                    floats(p.a[STREAMS]) + static_cast<uint64_t>(s * stride) * t + row,
+                    floats(p.a[MIX]) + static_cast<uint64_t>(2 * s + s * s) * t, s, stride, v);
+    else
+        floats(p.a[base + Y])[i] = v;
 }
 
 template <uint32_t T> BL_DEV void finish_rows(rows<T> &r, const struct bl_simt_args &p)
@@ -79,21 +121,21 @@ template <uint32_t T> BL_DEV void finish_rows(rows<T> &r, const struct bl_simt_a
             r.sum[i][t] = sum_lanes(r.sum[i][t], p.n[LANES]);
     if (!r.there || thread_x() % p.n[LANES])
         return;
-    if (r.twin) {
-        const float g = expert_sum(p.a[SCALE], p.a[BIAS], r.expert, r.row, r.sum[0][0]),
-                    u = expert_sum(p.a[SCALE_UP], p.a[BIAS_UP], r.expert, r.row, r.sum[1][0]);
-        floats(p.a[Y])[static_cast<uint64_t>(p.n[OUT]) * r.pair + r.row] = act(p, g, u);
-        return;
-    }
-    BL_UNROLL for (uint32_t i = 0; i < 2; i++)
-        BL_UNROLL for (uint32_t t = 0; t < T; t++) {
-            if (t >= r.n_tok || r.row + i >= p.n[OUT])
-                continue;
-            if (p.a[IDS])
-                put_pair(p, r.expert, r.pair, r.row + i, r.sum[i][t]);
-            else
-                put_row(p, block_z(), r.first + t, r.row + i, r.sum[i][t]);
+    BL_UNROLL for (uint32_t t = 0; t < T; t++) {
+        if (t >= r.n_tok)
+            break;
+        if (r.twin) {
+            put_twin(r, p, t);
+            continue;
         }
+        BL_ROLLED for (uint32_t i = 0; i < least(2, p.n[EACH_N * r.product + OUT] - r.row); i++) {
+            const float sum = i == 0 ? r.sum[0][t] : r.sum[1][t];
+            if (p.a[IDS])
+                put_pair(p, r.expert, r.pair, r.row + i, sum);
+            else
+                put_further(r, p, r.first + t, r.row + i, sum);
+        }
+    }
 }
 
 /* ---- activations as bytes ---- */

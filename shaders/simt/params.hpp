@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* params.hpp — what of a step kernels read in its params block, and activations of pairs of gate and up.
+/* params.hpp — what of a step kernels read in its params block; activations of pairs of gate and up, streams.
  *
- * Purpose   accessors of shaders/args.h by address, as a captured launch has nothing else.
+ * Purpose   accessors of shaders/args.h by address, as a captured launch has nothing else; what several units compute.
  * Ownership none.
  * Units     tokens, positions.
  * Errors    none.
@@ -85,6 +85,17 @@ BL_DEV float glu_of(uint32_t kind, float alpha, float limit, float g, float u)
         return g / (1 + expf(-alpha * g)) * (fminf(fmaxf(u, -limit), limit) + 1);
     default: /* SIGMOID */
         return u / (1 + expf(-g));
+    }
+}
+
+/* A token's streams, mixed by its weights, with x added to each: of one element, n apart from stream to stream. */
+BL_DEV void mix_streams(float *y, const float *h, const float *w, uint32_t s, uint32_t n, float x)
+{
+    BL_ROLLED for (uint32_t to = 0; to < s; to++) {
+        float sum = w[s + to] * x;
+        BL_ROLLED for (uint32_t j = 0; j < s; j++)
+            sum = fmaf(w[2 * s + j * s + to], h[j * n], sum);
+        y[to * n] = sum;
     }
 }
 

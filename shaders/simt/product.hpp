@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* product.hpp — arguments of every kernel that multiplies weights, and what becomes of a sum.
  *
- *   a: w, x, y, [bias], [scale], [ids], params, [w of up], [its bias], [its scale], [products of gate], [order], [tiles]
- *   n: in, out, tokens, bytes of a row, floats of a row of x, of y; bytes of a head's matrix, heads' own scales;
- *      lanes of a row, experts used, row of x of a pair is pair / n[10], glu kind, alpha, limit; row groups of a block, wide,
- *      groups of a block in all
+ *   a: of each of MOST_PRODUCTS products w, y, [bias], [scale]; then x, [ids], params, [w of up], [products of gate],
+ *      [bias of up], [its scale], [order], [tiles], [scales of rows of x], [what is added], [weights of streams], [streams]
+ *   n: of each product out, first block; then in, tokens, bytes of a row, floats of a row of x, of y; bytes of a head's
+ *      matrix, heads' own scales; lanes of a row, experts used, row of x of a pair is pair / n[DIVISOR], glu kind, alpha,
+ *      limit; row groups of a block, wide, products, streams
  *
  * Purpose   one set of numbers for MATMUL, MATMUL_HEADS (the grid's z is the head) and EXPERTS. With ids, matrices, biases
  *           and scales are tables of addresses, one for each expert, 0 where the device has none; a pair is a token and one
  *           of the experts chosen for it. With w of up, act(gate) * up is written; with products of gate, act(those) * these.
+ *           Of few tokens several products of one x may share a grid, and a result may be added to another value or
+ *           written into streams.
  * Ownership none.
  * Units     elements, bytes.
  * Errors    none.
@@ -20,10 +23,15 @@
 #include "simt/params.hpp"
 #include "simt/quant.hpp"
 
-enum { W_OF, X, Y, BIAS, SCALE, IDS, PARAMS, W_UP, BIAS_UP, SCALE_UP, GATES, ORDER, TILES };
+constexpr uint32_t MOST_PRODUCTS = 8;
 enum {
-    IN, OUT, TOKENS, ROW_BYTES, X_STRIDE, Y_STRIDE, HEAD_BYTES, OWN_SCALES, LANES, USED, DIVISOR, KIND, ALPHA, LIMIT, PASSES,
-    WIDE
+    W_OF, Y, BIAS, SCALE, EACH_A,
+    X = EACH_A * MOST_PRODUCTS, IDS, PARAMS, W_UP, GATES, BIAS_UP, SCALE_UP, ORDER, TILES, ROW_SCALES, ADDEND, MIX, STREAMS
+};
+enum {
+    OUT, FIRST, EACH_N,
+    IN = EACH_N * MOST_PRODUCTS, TOKENS, ROW_BYTES, X_STRIDE, Y_STRIDE, HEAD_BYTES, OWN_SCALES, LANES, USED, DIVISOR, KIND,
+    ALPHA, LIMIT, PASSES, WIDE, PRODUCTS, N_STREAMS
 };
 
 /* Of expert e; 0: absent. */
@@ -58,12 +66,18 @@ BL_DEV void put_pair(const struct bl_simt_args &p, uint32_t e, uint32_t pair, ui
     floats(p.a[Y])[i] = v;
 }
 
+/* The scale and the bias of a product whose addresses begin at p.a[base]. */
+BL_DEV float scaled(const struct bl_simt_args &p, uint32_t base, uint32_t head, uint32_t row, float sum)
+{
+    const float scale = p.a[base + SCALE] ? floats(p.a[base + SCALE])[p.n[OWN_SCALES] ? head : 0] : 1;
+    const float bias = p.a[base + BIAS] ? floats(p.a[base + BIAS])[row] : 0;
+    return sum * scale + bias;
+}
+
 /* Writes row `row` of token `t`. */
 BL_DEV void put_row(const struct bl_simt_args &p, uint32_t head, uint32_t t, uint32_t row, float sum)
 {
-    const float scale = p.a[SCALE] ? floats(p.a[SCALE])[p.n[OWN_SCALES] ? head : 0] : 1;
-    const float bias = p.a[BIAS] ? floats(p.a[BIAS])[row] : 0;
-    floats(p.a[Y])[static_cast<uint64_t>(p.n[Y_STRIDE]) * t + p.n[OUT] * head + row] = sum * scale + bias;
+    floats(p.a[Y])[static_cast<uint64_t>(p.n[Y_STRIDE]) * t + p.n[OUT] * head + row] = scaled(p, 0, head, row, sum);
 }
 
 #endif

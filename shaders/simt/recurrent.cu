@@ -144,40 +144,54 @@ BL_KERNEL(delta_rule, THREADS)
 }
 
 /* ---- COMPRESS: a thread takes one element of the result through the tokens of the batch, in their order, as a ring holds
- * just what a group looks back on ----
- *   a: x, gate, ape, y, state, params   n: elements, halves, tokens of a group, rows of a sequence, bytes of a row of ape, its
- *   type   grid: elements */
+ * just what a group looks back on. Of several nodes each has its own row of the grid ----
+ *   a: params, then of each x, gate, ape, y, state
+ *   n: of each elements, halves, tokens of a group, rows of a sequence, bytes of a row of ape, its type
+ *   grid: elements, nodes */
 
 constexpr uint32_t RING_THREADS = 64;
 
-/* The ring's row of a position: x, then its gate. */
-BL_DEV float *ring_row(const struct bl_simt_args &p, uint32_t slot, uint32_t pos)
+struct ring {
+    const float *x, *gate;
+    const uint8_t *ape;
+    float *y, *state;
+    uint32_t n, halves, group, rows, ape_bytes, ape_type;
+};
+
+BL_DEV ring ring_of(const struct bl_simt_args &p, uint32_t i)
 {
-    return floats(p.a[4]) + static_cast<uint64_t>(row_of(p.n[3], slot, pos)) * 2 * p.n[1] * p.n[0];
+    const uint32_t a = 1 + 5 * i, n = 6 * i;
+    return {floats(p.a[a]), floats(p.a[a + 1]), bytes(p.a[a + 2]), floats(p.a[a + 3]), floats(p.a[a + 4]),
+            p.n[n],         p.n[n + 1],         p.n[n + 2],        p.n[n + 3],         p.n[n + 4],         p.n[n + 5]};
 }
 
-BL_DEV void keep_token(const struct bl_simt_args &p, uint32_t t, uint32_t slot, uint32_t pos, uint32_t i)
+/* The ring's row of a position: x, then its gate. */
+BL_DEV float *ring_row(const ring &r, uint32_t slot, uint32_t pos)
 {
-    const uint32_t n = p.n[0], halves = p.n[1];
-    const uint64_t from = static_cast<uint64_t>(halves * n) * t;
-    const uint8_t *ape = bytes(p.a[2]) + static_cast<uint64_t>(p.n[4]) * (pos % p.n[2]);
-    float *row = ring_row(p, slot, pos);
-    for (uint32_t half_n = 0; half_n < halves; half_n++) {
-        const uint32_t e = half_n * n + i;
-        row[e] = floats(p.a[0])[from + e];
-        row[halves * n + e] = floats(p.a[1])[from + e] + kv_one(p.n[5], ape, e);
+    return r.state + static_cast<uint64_t>(row_of(r.rows, slot, pos)) * 2 * r.halves * r.n;
+}
+
+BL_DEV void keep_token(const ring &r, uint32_t t, uint32_t slot, uint32_t pos, uint32_t i)
+{
+    const uint64_t from = static_cast<uint64_t>(r.halves * r.n) * t;
+    const uint8_t *ape = r.ape + static_cast<uint64_t>(r.ape_bytes) * (pos % r.group);
+    float *row = ring_row(r, slot, pos);
+    for (uint32_t half_n = 0; half_n < r.halves; half_n++) {
+        const uint32_t e = half_n * r.n + i;
+        row[e] = r.x[from + e];
+        row[r.halves * r.n + e] = r.gate[from + e] + kv_one(r.ape_type, ape, e);
     }
 }
 
-BL_DEV float pool(const struct bl_simt_args &p, uint32_t slot, uint32_t pos, uint32_t i)
+BL_DEV float pool(const ring &r, uint32_t slot, uint32_t pos, uint32_t i)
 {
-    const uint32_t n = p.n[0], halves = p.n[1], own = pos + 1 - p.n[2];
-    const uint32_t first = halves == 2 && own > 0 ? own - p.n[2] : own;
+    const uint32_t n = r.n, halves = r.halves, own = pos + 1 - r.group;
+    const uint32_t first = halves == 2 && own > 0 ? own - r.group : own;
     float most = -INFINITE, sum = 0, y = 0;
     for (uint32_t b = first; b <= pos; b++)
-        most = fmaxf(most, ring_row(p, slot, b)[(halves + (b >= own ? halves - 1 : 0)) * n + i]);
+        most = fmaxf(most, ring_row(r, slot, b)[(halves + (b >= own ? halves - 1 : 0)) * n + i]);
     for (uint32_t b = first; b <= pos; b++) {
-        const float *row = ring_row(p, slot, b);
+        const float *row = ring_row(r, slot, b);
         const uint32_t e = (b >= own ? halves - 1 : 0) * n + i;
         const float w = expf(row[halves * n + e] - most);
         sum += w;
@@ -188,13 +202,14 @@ BL_DEV float pool(const struct bl_simt_args &p, uint32_t slot, uint32_t pos, uin
 
 BL_KERNEL(compress, RING_THREADS)
 {
-    const uint32_t n = p.n[0], i = block_x() * RING_THREADS + thread_x();
-    if (i >= n)
+    const ring r = ring_of(p, block_y());
+    const uint32_t i = block_x() * RING_THREADS + thread_x();
+    if (i >= r.n)
         return;
-    const uint32_t n_tok = step_of(p.a[5])->n_tok;
+    const uint32_t n_tok = step_of(p.a[0])->n_tok;
     for (uint32_t t = 0; t < n_tok; t++) {
-        const uint32_t slot = slot_of(p.a[5], seq_of(p.a[5], t)), pos = pos_of(p.a[5], t);
-        keep_token(p, t, slot, pos, i);
-        floats(p.a[3])[static_cast<uint64_t>(n) * t + i] = (pos + 1) % p.n[2] ? 0 : pool(p, slot, pos, i);
+        const uint32_t slot = slot_of(p.a[0], seq_of(p.a[0], t)), pos = pos_of(p.a[0], t);
+        keep_token(r, t, slot, pos, i);
+        r.y[static_cast<uint64_t>(r.n) * t + i] = (pos + 1) % r.group ? 0 : pool(r, slot, pos, i);
     }
 }

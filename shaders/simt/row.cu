@@ -23,60 +23,114 @@ BL_KERNEL(rms_norm, THREADS)
 
 constexpr uint32_t MOST_STREAMS = 16;
 
-BL_DEV void softmax_rows(float *c, uint32_t n, float eps)
+static_assert(MOST_STREAMS * MOST_STREAMS <= THREADS, "a thread has an element of the matrix");
+
+/* What a token's streams are divided by, inverse. */
+BL_DEV float norm_of(const struct bl_simt_args &p, uint32_t t, float *part)
 {
-    for (uint32_t r = 0; r < n; r++) {
-        float most = c[r * n], sum = 0;
-        for (uint32_t k = 1; k < n; k++)
-            most = fmaxf(most, c[r * n + k]);
-        for (uint32_t k = 0; k < n; k++)
-            sum += c[r * n + k] = expf(c[r * n + k] - most);
-        for (uint32_t k = 0; k < n; k++)
-            c[r * n + k] = c[r * n + k] / sum + eps;
-    }
+    const uint32_t elems = p.n[1];
+    const float *x = floats(p.a[0]) + static_cast<uint64_t>(elems) * t;
+    float sum = 0;
+    for (uint32_t i = thread_x(); i < elems; i += THREADS)
+        sum = fmaf(x[i], x[i], sum);
+    return 1 / sqrtf(sum_block<THREADS>(sum, part) / static_cast<float>(elems) + num(p, 4));
 }
 
-/* Divides every run of n elements, `each` apart, by its sum. */
-BL_DEV void divide(float *c, uint32_t n, uint32_t next, uint32_t each, float eps)
+/* Weight i, as z has it. */
+BL_DEV float raw_weight(const struct bl_simt_args &p, uint32_t t, float norm, uint32_t i)
 {
-    for (uint32_t run = 0; run < n; run++) {
-        float sum = eps;
-        for (uint32_t i = 0; i < n; i++)
-            sum += c[run * next + i * each];
-        for (uint32_t i = 0; i < n; i++)
-            c[run * next + i * each] /= sum;
+    const uint32_t n = p.n[0], kind = i < 2 * n ? i / n : 2;
+    return norm * floats(p.a[1])[static_cast<uint64_t>(p.n[2]) * t + i] * floats(p.a[3])[kind] + floats(p.a[2])[i];
+}
+
+/* Those that are read by, and those that are written by. */
+BL_DEV float vector_weight(const struct bl_simt_args &p, uint32_t t, float norm, uint32_t i)
+{
+    const float v = sigmoid(raw_weight(p, t, norm, i));
+    return i < p.n[0] ? v + num(p, 5) : 2 * v;
+}
+
+/* eps and n values, `step` apart. */
+BL_DEV float sum_of(const float *c, uint32_t n, uint32_t step, float eps)
+{
+    float sum = eps;
+    for (uint32_t i = 0; i < n; i++)
+        sum += c[i * step];
+    return sum;
+}
+
+/* The matrix, of which every thread has an element: the softmax of its rows, and then its columns and its rows are divided by
+ * their sums in turn. Threads tell each other by c and by d. */
+BL_DEV void matrix_weights(const struct bl_simt_args &p, uint32_t t, float norm, float *c, float *d)
+{
+    const uint32_t n = p.n[0], m = p.n[2], i = thread_x(), row = i / n * n, column = i % n;
+    const bool mine = i < n * n;
+    const float eps = num(p, 5);
+    float v = 0, most = -INFINITE;
+    if (mine)
+        c[i] = v = raw_weight(p, t, norm, 2 * n + i);
+    sync();
+    for (uint32_t k = 0; mine && k < n; k++)
+        most = fmaxf(most, c[row + k]);
+    if (mine)
+        d[i] = v = expf(v - most);
+    sync();
+    if (mine)
+        v = v / sum_of(d + row, n, 1, 0) + eps;
+    for (uint32_t half_round = 1; half_round < 2 * p.n[3]; half_round++) {
+        float *room = half_round % 2 ? c : d;
+        if (mine)
+            room[i] = v;
+        sync();
+        if (mine)
+            v /= half_round % 2 ? sum_of(room + column, n, n, eps) : sum_of(room + row, n, 1, eps);
     }
+    if (mine)
+        floats(p.a[4])[static_cast<uint64_t>(m) * t + 2 * n + i] = v;
 }
 
 /* a: streams, z, base, scale, y   n: streams, elements of them all, of z, rounds, eps of the norm, eps   grid: tokens */
 BL_KERNEL(stream_weights, THREADS)
 {
-    BL_SHARED float part[THREADS / BL_WARP], c[MOST_STREAMS * MOST_STREAMS];
-    const uint32_t n = p.n[0], elems = p.n[1], m = p.n[2], t = block_x(), me = thread_x();
-    const float *x = floats(p.a[0]) + static_cast<uint64_t>(elems) * t, *z = floats(p.a[1]) + static_cast<uint64_t>(m) * t;
-    float *y = floats(p.a[4]) + static_cast<uint64_t>(m) * t, sum = 0;
-    for (uint32_t i = me; i < elems; i += THREADS)
-        sum = fmaf(x[i], x[i], sum);
-    const float norm = 1 / sqrtf(sum_block<THREADS>(sum, part) / static_cast<float>(elems) + num(p, 4));
-    for (uint32_t i = me; i < m; i += THREADS) {
-        const uint32_t kind = i < 2 * n ? i / n : 2;
-        const float v = norm * z[i] * floats(p.a[3])[kind] + floats(p.a[2])[i];
-        if (kind == 2)
-            c[i - 2 * n] = v;
-        else
-            y[i] = kind == 0 ? sigmoid(v) + num(p, 5) : 2 * sigmoid(v);
+    BL_SHARED float part[THREADS / BL_WARP], c[THREADS], d[THREADS];
+    const uint32_t n = p.n[0], m = p.n[2], t = block_x();
+    const float norm = norm_of(p, t, part);
+    for (uint32_t i = thread_x(); i < least(2 * n, m); i += THREADS)
+        floats(p.a[4])[static_cast<uint64_t>(m) * t + i] = vector_weight(p, t, norm, i);
+    if (m > n)
+        matrix_weights(p, t, norm, c, d);
+}
+
+/* STREAM_WEIGHTS, STREAM_READ by the first of them, RMS_NORM of that. The matrix has a block of its own: its rounds take long.
+ *   a: as above, then [w], y   n: as above, then elements of a stream, eps of its norm   grid: 2 or, without matrix, 1; tokens */
+BL_KERNEL(stream_enter, THREADS)
+{
+    BL_SHARED float part[THREADS / BL_WARP], more[THREADS / BL_WARP], c[THREADS], d[THREADS];
+    const uint32_t n = p.n[0], m = p.n[2], elems = p.n[6], t = block_y();
+    const float norm = norm_of(p, t, part);
+    if (block_x() == 1) {
+        matrix_weights(p, t, norm, c, d);
+        return;
+    }
+    for (uint32_t i = thread_x(); i < least(2 * n, m); i += THREADS) {
+        const float v = vector_weight(p, t, norm, i);
+        floats(p.a[4])[static_cast<uint64_t>(m) * t + i] = v;
+        if (i < n)
+            c[i] = v;
     }
     sync();
-    if (m <= n || me != 0)
-        return;
-    softmax_rows(c, n, num(p, 5));
-    for (uint32_t round = 0; round < p.n[3]; round++) {
-        if (round > 0)
-            divide(c, n, n, 1, num(p, 5));
-        divide(c, n, 1, n, num(p, 5));
+    const float *h = floats(p.a[0]) + static_cast<uint64_t>(p.n[1]) * t, *w = floats(p.a[5]);
+    float *y = floats(p.a[6]) + static_cast<uint64_t>(elems) * t, squares = 0;
+    for (uint32_t i = thread_x(); i < elems; i += THREADS) {
+        float sum = 0;
+        for (uint32_t j = 0; j < n; j++)
+            sum = fmaf(c[j], h[j * elems + i], sum);
+        y[i] = sum;
+        squares = fmaf(sum, sum, squares);
     }
-    for (uint32_t i = 0; i < n * n; i++)
-        y[2 * n + i] = c[i];
+    const float scale = 1 / sqrtf(sum_block<THREADS>(squares, more) / static_cast<float>(elems) + num(p, 7));
+    for (uint32_t i = thread_x(); i < elems; i += THREADS)
+        y[i] = y[i] * scale * (w ? w[i] : 1);
 }
 
 /* ---- HADAMARD ---- */

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-enum { BL_SIMT_ADDRS = 16, BL_SIMT_NUMS = 24 };
+enum { BL_SIMT_ADDRS = 48, BL_SIMT_NUMS = 64 }; /* for what several nodes at once are given */
 struct bl_simt_args {
     uint64_t a[BL_SIMT_ADDRS];
     uint32_t n[BL_SIMT_NUMS];
