@@ -16,11 +16,12 @@ struct ops_device ops;
 
 /* ---- the device ---- */
 
-void ops_start(const struct bl_backend *b, const struct bl_device_config *c, bool all)
+void ops_start(const struct bl_backend *b, uint32_t index, const struct bl_device_config *c,
+               bool all)
 {
     ops = (struct ops_device){.backend = b, .all = all, .bound = 1e-10};
     rig_ok(bl_cpu_backend.open(0, &(struct bl_device_config){.threads = 1}, &ops.cpu));
-    rig_ok(b->open(0, c, &ops.dev));
+    rig_ok(b->open(index, c, &ops.dev));
     rig_ok(ops.dev->ops->stream_open(ops.dev, &ops.stream));
     rig_ok(ops.dev->ops->mem_alloc(ops.dev, MEM_BYTES, false, &ops.mem));
     rig_ok(ops.cpu->ops->mem_alloc(ops.cpu, MEM_BYTES, true, &ops.host));

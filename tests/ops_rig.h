@@ -28,7 +28,7 @@ struct ops_device {
     double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
 };
 extern struct ops_device ops;
-void ops_start(const struct bl_backend *, const struct bl_device_config *, bool all);
+void ops_start(const struct bl_backend *, uint32_t index, const struct bl_device_config *, bool all);
 void ops_stop(void);
 /* All cases, or those of the filter; the number that failed. */
 extern const struct CMUnitTest ops_tests[];

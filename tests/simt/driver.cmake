@@ -27,7 +27,7 @@ bl_emulated(hip64 hip simt_host64)
 # Images that it takes: their names are all there is to them.
 set(SIMT_IMAGES ${CMAKE_CURRENT_BINARY_DIR}/images)
 bl_simt_units(units)
-foreach(unit IN LISTS units)
+foreach(unit IN LISTS units ITEMS peak)
     foreach(suffix fatbin gfx1100.co gfx90a.co)
         file(CONFIGURE OUTPUT ${SIMT_IMAGES}/${unit}.${suffix} CONTENT "EMULATED ${unit}\n")
     endforeach()
@@ -52,6 +52,18 @@ bl_emulated_test(simt_fuse cuda hip64)
 bl_emulated_test(simt_models cuda hip64)
 add_test(NAME simt.models.mixed COMMAND test_simt_models $<TARGET_FILE:emu_cuda> $<TARGET_FILE:emu_hip64>)
 set_tests_properties(simt.models.mixed PROPERTIES TIMEOUT 600 LABELS tier1 SKIP_RETURN_CODE 77)
+
+# What cards do at best, for tools/gpu-check.sh.
+add_executable(card_peaks ${CMAKE_CURRENT_LIST_DIR}/card_peaks.c)
+bl_quote(card_peaks PRIVATE ${CMAKE_SOURCE_DIR}/backends ${CMAKE_SOURCE_DIR}/shaders ${CMAKE_BINARY_DIR})
+target_link_libraries(card_peaks PRIVATE ballast PkgConfig::PCRE2 PkgConfig::HWLOC PkgConfig::CJSON Threads::Threads
+                      ${CMAKE_DL_LIBS} m)
+# All of that script but a card.
+if(Python3_FOUND AND NOT BL_SANITIZE)
+    add_test(NAME simt.gpu_check COMMAND ${CMAKE_SOURCE_DIR}/tools/gpu-check.sh --emulated --build ${CMAKE_BINARY_DIR}
+             --minutes 9 -o ${CMAKE_CURRENT_BINARY_DIR}/gpu-report.md)
+    set_tests_properties(simt.gpu_check PROPERTIES TIMEOUT 600 LABELS tier2)
+endif()
 
 # Our prototypes against the vendor's, where its header is installed.
 find_path(CUDA_HEADERS cuda.h HINTS /usr/local/cuda/include)

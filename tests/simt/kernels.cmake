@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Kernels of shaders/simt for this CPU, with warps of 32 and of 64, and every op of theirs against the float reference.
 function(bl_host_kernels warp)
-    set(units "")
+    set(units ${CMAKE_CURRENT_LIST_DIR}/peak.cu)
     bl_simt_units(names)
     foreach(unit IN LISTS names)
         list(APPEND units ${CMAKE_SOURCE_DIR}/shaders/simt/${unit}.cu)

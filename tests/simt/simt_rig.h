@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* simt_rig.h — a backend over the emulated driver.
+/* simt_rig.h — a backend over the emulated driver, or over this machine's.
  *
  *     rig_load(argv[1]);  rig_cards(&(struct emu_config){.n_cards = 2});  rig_open(0)
  *
- * Purpose   finds the library's own functions, points the backend to it and to images that it takes.
+ * Purpose   finds the library's own functions, points the backend to it and to images that it takes. "cuda" and "hip" in
+ *           place of a library: the driver and the kernels that programs find here; there is nothing to configure then.
  * Ownership the library stays loaded.
  * Units     none.
  * Errors    fail the test.
@@ -29,7 +30,7 @@ static struct simt_rig {
     emu_configure_fn *configure;
     emu_read_fn *read;
     const char *path, *upper; /* "CUDA" */
-    bool is_old;
+    bool is_old, is_real;
 } rig;
 
 static inline void ok(enum bl_status st)
@@ -59,8 +60,22 @@ static inline void rig_visible(const char *mask)
         assert_int_equal(unsetenv(name), 0);
 }
 
+/* True: `name` is a backend's, not a library's. */
+static inline bool rig_real(const char *name)
+{
+    if (strcmp(name, "cuda") && strcmp(name, "hip"))
+        return false;
+    rig.path = name;
+    rig.upper = strcmp(name, "hip") ? "CUDA" : "HIP";
+    rig.backend = bl_backend_find(name);
+    rig.is_real = true;
+    return true;
+}
+
 static inline void rig_load(const char *path)
 {
+    if (rig_real(path))
+        return;
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
 

@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     }
     if (!vulkan_here())
         return 77;
-    ops_start(vulkan_backend(), &(struct bl_device_config){.threads = 1}, all);
+    ops_start(vulkan_backend(), 0, &(struct bl_device_config){.threads = 1}, all);
     const int failed = ops_run("vulkan_ops");
     printf("%u cases\n", ops.n_cases);
     ops_stop();
