@@ -3,7 +3,7 @@
 # Installs what the tests need, builds into build-test/ and runs them; ends with ctest's summary and its exit code.
 #   tools/test.sh [--full] [--slice N] [--sanitize]
 #     (nothing)     tier 1: what every change must pass
-#     --full        tiers 1 and 2
+#     --full        all of them: tier 3 is what takes long and seldom fails
 #     --slice N     tier 1 and the tests of tier 2 that fall into slice N of 4
 #     --sanitize    only the builds with sanitizers
 #   BALLAST_REFERENCE=DIR   recorded references to test against beyond tests/data; without it, ../shared/reference
@@ -65,22 +65,25 @@ if [ -n "$tier2" ] && [ "$(id -u)" -eq 0 ] && [ "$(uname -m)" = x86_64 ] && comm
     fi
 fi
 
-# Kernels for cards are built by a full run: clang of version 19 for AMD; nvcc of the toolkit where that is installed,
-# otherwise of what Python's packages have of it. Without them the build goes on and says so.
+# Kernels for cards are compiled by a full run for all of them, by a slice on a CI machine for one: clang of version 19 for
+# AMD; nvcc of the toolkit where that is installed, otherwise of what Python's packages have of it. Without them the tests
+# go on and say so.
 kernels=(-DBALLAST_CUDA_ARCHS=none -DBALLAST_HIP_ARCHS=none)
-if [ ${#select[@]} -eq 0 ]; then
-    kernels=('-DBALLAST_CUDA_ARCHS=86;120' '-DBALLAST_HIP_ARCHS=gfx1100;gfx90a')
-    if ! command -v clang-19 >/dev/null || ! command -v ld.lld-19 >/dev/null; then
-        (need_packages clang-19 lld-19 && need_install) || say "going on without kernels for AMD cards"
-    fi
-    nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc || echo "$PWD/build-cuda/nvidia/cu13/bin/nvcc")
-    if [ ! -x "$nvcc" ]; then
+if [ -n "$tier2" ]; then
+    (need clang-19 clang-19 && need ld.lld-19 lld-19 && need llvm-readelf-19 llvm-19 && need_install) ||
+        say "going on without kernels for AMD cards"
+    NVCC=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc || echo "$PWD/build-cuda/nvidia/cu13/bin/nvcc")
+    if [ ! -x "$NVCC" ]; then
         say "installing: nvcc, into build-cuda/"
         python3 -m pip install --quiet --no-deps --target build-cuda 'nvidia-cuda-nvcc==13.0.*' 'nvidia-nvvm==13.0.*' \
             'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-runtime==13.0.*' >/dev/null 2>&1 ||
             say "going on without kernels for NVIDIA cards"
     fi
-    [ ! -x "$nvcc" ] || kernels+=("-DNVCC=$nvcc")
+    export NVCC
+fi
+if [ ${#select[@]} -eq 0 ]; then
+    kernels=('-DBALLAST_CUDA_ARCHS=86;120' '-DBALLAST_HIP_ARCHS=gfx1100;gfx90a')
+    [ ! -x "$NVCC" ] || kernels+=("-DNVCC=$NVCC")
 fi
 
 if [ -z "${BALLAST_REFERENCE:-}" ] && [ -d ../shared/reference ]; then

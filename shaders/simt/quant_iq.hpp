@@ -166,7 +166,7 @@ struct IQ1_M {
         /* a nibble of the block's scale is on top of each 16 bits, below it four scales of 3 bits */
         const uint32_t bits = (scales[0] >> 12 & 0xfu) | (scales[0] >> 24 & 0xf0u) | (scales[1] >> 4 & 0xf00u) |
                               (scales[1] >> 16 & 0xf000u);
-        const uint32_t own = scales[s / 4] >> 16 * (s / 2 % 2) >> 6 * (s % 2);
+        const uint32_t own = (s < 4 ? scales[0] : scales[1]) >> 16 * (s / 2 % 2) >> 6 * (s % 2);
         const float d = half_to_float(static_cast<uint16_t>(bits));
         p.scale[0] = d * static_cast<float>(2 * (own & 7u) + 1) * 0.125f;
         p.scale[1] = d * static_cast<float>(2 * (own >> 3 & 7u) + 1) * 0.125f;

@@ -61,7 +61,19 @@ endif()
 add_test(NAME simt.host_run COMMAND test_host_run)
 set_tests_properties(simt.host_run PROPERTIES TIMEOUT 120 LABELS tier1)
 
-# Kernels on real hardware: registers, and none of them kept in memory; the report stays as an artefact.
-add_test(NAME simt.resources COMMAND ${CMAKE_CURRENT_LIST_DIR}/resources.sh ${CMAKE_SOURCE_DIR}
-         ${CMAKE_CURRENT_BINARY_DIR}/resources.txt)
-set_tests_properties(simt.resources PROPERTIES TIMEOUT 1800 LABELS tier2 SKIP_RETURN_CODE 77)
+# Kernels on real hardware: that they compile, and which registers they take; reports stay as artefacts. Four targets in
+# four tests, so that every slice has one; with --full all.
+function(bl_simt_resources name tier)
+    add_test(NAME simt.resources.${name} COMMAND ${CMAKE_CURRENT_LIST_DIR}/resources.sh ${CMAKE_SOURCE_DIR}
+             ${CMAKE_CURRENT_BINARY_DIR}/resources-${name}.txt ${ARGN})
+    set_tests_properties(simt.resources.${name} PROPERTIES TIMEOUT 1800 LABELS ${tier} SKIP_RETURN_CODE 77 PROCESSORS 2)
+endfunction()
+set(sliced sm_86 gfx1100 sm_120 gfx90a)
+foreach(arch IN LISTS sliced)
+    bl_simt_resources(${arch} tier2 ${arch})
+endforeach()
+set(others ${SIMT_CUDA_ALL})
+list(TRANSFORM others PREPEND sm_)
+list(APPEND others ${SIMT_HIP_ALL})
+list(REMOVE_ITEM others ${sliced})
+bl_simt_resources(others tier3 ${others})
