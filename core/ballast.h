@@ -248,6 +248,7 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *expert_policy;           /* of slots: "off", "fixed", "lru"; NULL: as the plan says */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
+    bool (*stop)(void *progress_arg);    /* asked while weights are read; true: BL_ECANCELLED. NULL: they all are */
 };
 /* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. BL_EINVAL: a plan file for
  * another model or machine, with what differs. */

@@ -30,12 +30,15 @@ struct loader {
     uint64_t started_ns;
 };
 
-static void report(struct loader *l, uint64_t bytes)
+static enum bl_status report(struct loader *l, uint64_t bytes)
 {
     l->progress.done_bytes += bytes;
     l->progress.elapsed_ns = bl_now_ns() - l->started_ns;
     if (l->opt->progress)
         l->opt->progress(l->opt->progress_arg, &l->progress);
+    return l->opt->stop && l->opt->stop(l->opt->progress_arg)
+               ? bl_fail(BL_ECANCELLED, "stopped while weights were read")
+               : BL_OK;
 }
 
 /* ---- what a device holds of a tensor: all of it, or runs of its experts ---- */
@@ -69,7 +72,7 @@ static bool next_slice(const struct loader *l, uint16_t d, uint32_t t, uint64_t 
 /* ---- mapped: used where the file lies ---- */
 
 /* Reads one byte a page so that the first step does not pay for the disk. */
-static void touch(struct loader *l, const unsigned char *p, uint64_t bytes)
+static enum bl_status touch(struct loader *l, const unsigned char *p, uint64_t bytes)
 {
     size_t page = bl_page_bytes();
 
@@ -77,8 +80,9 @@ static void touch(struct loader *l, const unsigned char *p, uint64_t bytes)
         uint64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         for (uint64_t i = 0; i < n; i += page)
             (void)*(const volatile unsigned char *)(p + at + i);
-        report(l, n);
+        BL_TRY(report(l, n));
     }
+    return BL_OK;
 }
 
 static void lock_pages(struct loader *l, const void *p, uint64_t bytes)
@@ -105,7 +109,7 @@ static enum bl_status map_shard(struct loader *l, uint16_t d, uint32_t shard)
     return bl_ledger_count(&l->plan->ledger, d, BL_MEM_WEIGHTS, (int64_t)bl_file_bytes(file));
 }
 
-static void touch_tensor(struct loader *l, uint16_t d, uint32_t t)
+static enum bl_status touch_tensor(struct loader *l, uint16_t d, uint32_t t)
 {
     const struct bl_tensor_info *info = bl_gguf_tensor(l->model->gguf, t);
     const unsigned char *at =
@@ -115,8 +119,9 @@ static void touch_tensor(struct loader *l, uint16_t d, uint32_t t)
     for (uint64_t from = 0; next_slice(l, d, t, from, &s); from = s.off + s.bytes) {
         bl_file_will_need(bl_gguf_file(l->model->gguf, info->shard), info->file_off + s.off,
                           s.bytes);
-        touch(l, at + s.off, s.bytes);
+        BL_TRY(touch(l, at + s.off, s.bytes));
     }
+    return BL_OK;
 }
 
 static enum bl_status use_mapped(struct loader *l, uint16_t d)
@@ -134,7 +139,7 @@ static enum bl_status use_mapped(struct loader *l, uint16_t d)
         if (l->off[t] == UINT64_MAX)
             continue;
         l->base[t] = l->w->import[info->shard].addr + info->file_off;
-        touch_tensor(l, d, t);
+        BL_TRY(touch_tensor(l, d, t));
     }
     return BL_OK;
 }
@@ -183,7 +188,7 @@ static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *
         uint64_t n = s->bytes - at < PIECE_BYTES ? s->bytes - at : PIECE_BYTES;
         BL_TRY(read_piece(l, bl_gguf_file(l->model->gguf, info->shard),
                           info->file_off + s->off + at, n, block, to + at));
-        report(l, n);
+        BL_TRY(report(l, n));
     }
     return BL_OK;
 }

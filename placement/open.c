@@ -303,7 +303,9 @@ enum bl_status bl_open(struct bl_engine **out, const char *gguf_path, const stru
     bl_plan_file_finish(&file);
     if (!opt->plan_file)
         st = create_or_lower(out, &p, opt, st);
-    else if (!st && (st = bl_engine_create(out, &p, opt)) && p.gguf)
+    else if (!st)
+        st = bl_engine_create(out, &p, opt);
+    if (opt->plan_file && is_short(&p, st))
         st = explain_shortage(&p, opt->plan_file);
     bl_engine_parts_finish(&p);
     return st;

@@ -453,7 +453,8 @@ static int run_row(struct bench *b, size_t i)
     }
     int code = open_engine(b, i);
     if (code) {
-        fail_row(b, name, code);
+        if (!bl_interrupt_code())
+            fail_row(b, name, code);
         return BL_EXIT_OK;
     }
     r.model = b->model;
@@ -535,6 +536,7 @@ int bl_verb_bench(int argc, char **argv)
     if (!code) {
         struct bl_engine_args first = engine_args(&b, &b.cases[0], 0);
         code = bl_engine_args_check(&command, &first);
+        code = code ? code : bl_engine_args_outputs(b.report, &first);
     }
     if (!code) {
         b.out = (struct bl_bench_table){.format = (enum bl_bench_format)args.format,

@@ -256,6 +256,8 @@ int bl_verb_logits(int argc, char **argv)
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
     int code = bl_engine_args_check(&command, &engine_args);
+    if (!code)
+        code = bl_engine_args_outputs(&command.report, &engine_args);
     if (code)
         return code;
     if (!args.out && !args.greedy)

@@ -221,9 +221,35 @@ static void a_model_cut_short_is_noticed(void **state)
     }
 }
 
+/* ---- loading ---- */
+
+static bool stop_at_once(void *n_asked)
+{
+    ++*(uint32_t *)n_asked;
+    return true;
+}
+
+static void loading_can_be_stopped(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct bl_options opt = small();
+        struct bl_engine *e = NULL;
+        uint32_t n_asked = 0;
+        opt.no_mmap = i & 1;
+        opt.devices = i & 2 ? "sim0" : NULL;
+        opt.stop = stop_at_once;
+        opt.progress_arg = &n_asked;
+        assert_int_equal(bl_open(&e, MODELS "llama-f32.gguf", &opt), BL_ECANCELLED);
+        assert_null(e);
+        assert_int_equal(n_asked, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loading_can_be_stopped),
         cmocka_unit_test(sessions_in_one_batch_do_not_mix),
         cmocka_unit_test(rewound_session_continues_as_if_never_fed),
         cmocka_unit_test(a_window_that_has_moved_on_refuses_to_rewind),

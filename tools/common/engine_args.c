@@ -194,6 +194,14 @@ static int fill_from_plan(struct bl_command *c, struct bl_engine_args *a)
     return BL_EXIT_OK;
 }
 
+int bl_engine_args_outputs(const struct bl_report *r, const struct bl_engine_args *a)
+{
+    if ((a->trace && !bl_out_file_try(r, a->trace)) ||
+        (a->expert_file && !bl_out_file_try(r, a->expert_file)))
+        return BL_EXIT_USAGE;
+    return BL_EXIT_OK;
+}
+
 int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
 {
     c->report.json = a->progress == BL_PROGRESS_JSON;
@@ -331,6 +339,13 @@ int bl_engine_args_trace(const struct bl_report *r, const struct bl_engine_args 
     return good ? BL_EXIT_OK : BL_EXIT_FAILURE;
 }
 
+/* Only of verbs that catch signals before. */
+static bool interrupted(void *view)
+{
+    (void)view;
+    return bl_interrupt_code() != 0;
+}
+
 int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
 {
     struct bl_progress_view view;
@@ -370,6 +385,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .expert_policy = a->expert_policy < 0 ? NULL : expert_policy_name[a->expert_policy],
         .progress = bl_progress_update,
         .progress_arg = &view,
+        .stop = interrupted,
     };
 
     if (a->verbose) { /* threads and memory are told while the machine is looked at */
@@ -390,5 +406,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         bl_close(*out);
         *out = NULL;
     }
+    if (st == BL_ECANCELLED && bl_interrupt_code())
+        return bl_interrupt_code();
     return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
 }

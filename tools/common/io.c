@@ -230,6 +230,25 @@ bool bl_out_file_save(const struct bl_report *r, const char *path, const void *b
     return false;
 }
 
+/* Devices and pipes are not opened: that alone can mean something to their other side. */
+bool bl_out_file_try(const struct bl_report *r, const char *path)
+{
+    struct bl_out_file file = {.path = (char *)(uintptr_t)path};
+    struct stat st;
+
+    if (!strcmp(path, "-"))
+        return true;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+        if (S_ISDIR(st.st_mode))
+            return file_failed(r, &file, EISDIR);
+        return !access(path, W_OK) || file_failed(r, &file, errno);
+    }
+    if (!bl_out_file_create(r, &file, path))
+        return false;
+    bl_out_file_abandon(&file);
+    return true;
+}
+
 void bl_out_file_abandon(struct bl_out_file *o)
 {
     if (o->file)

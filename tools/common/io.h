@@ -48,6 +48,8 @@ bool bl_out_file_create(const struct bl_report *, struct bl_out_file *, const ch
 bool bl_out_file_write(const struct bl_report *, struct bl_out_file *, const void *bytes, size_t n);
 bool bl_out_file_commit(const struct bl_report *, struct bl_out_file *);
 bool bl_out_file_save(const struct bl_report *, const char *path, const void *bytes, size_t n); /* all of that */
+/* Whether a file could be there; what is stays as it is. */
+bool bl_out_file_try(const struct bl_report *, const char *path);
 void bl_out_file_abandon(struct bl_out_file *); /* takes a zeroed one; removes the temporary file */
 
 /* After this call the first SIGINT or SIGTERM is remembered and the second one kills. */
