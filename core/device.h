@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 struct bl_device;
+struct bl_pins;
 struct bl_simulated;
 struct bl_stream; /* the backend's own; begins with its struct bl_device * */
 struct bl_segment;
@@ -120,6 +121,7 @@ struct bl_device {
     bool unified;            /* its memory is the host's: weights are read to where they stay */
     uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
+    struct bl_pins *pins;    /* the host: what drivers hold down of its blocks (backends/pins.h); NULL: they hold none */
 };
 static inline const struct bl_device_ops *bl_point_ops(struct bl_point p)
 {

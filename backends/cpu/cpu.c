@@ -3,6 +3,7 @@
 #include "cpu.h"
 
 #include "numa.h"
+#include "pins.h"
 #include "segment.h"
 
 #include <stdio.h>
@@ -88,6 +89,7 @@ static void device_close(struct bl_device *dev)
         return;
     struct bl_cpu_device *d = cpu_of(dev);
     bl_pool_destroy(d->pool);
+    bl_pins_close(d->base.pins);
     pthread_mutex_destroy(&d->turn);
     free(d->deal);
     free(d);
@@ -201,6 +203,8 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
         memset(d->deal, 0, deal_bytes);
     else if (!st)
         st = bl_fail(BL_ENOMEM, "cpu%u: out of memory", index);
+    if (!st)
+        st = bl_pins_open(&d->base.pins);
     if (st) {
         device_close(&d->base);
         return st;

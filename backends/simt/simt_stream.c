@@ -182,14 +182,14 @@ static bool is_peer(const struct bl_stream *s, const struct bl_mem *m)
     return m->dev && m->addr && bl_simt_reaches_card(s->dev, m->dev);
 }
 
-/* Where the card finds a block; 0: it does not. */
-static uint64_t address_of(struct bl_stream *s, const struct bl_mem *m, size_t off)
+/* Where the card finds a block, for so many of the bytes from off on; 0: it does not. */
+static uint64_t address_of(struct bl_stream *s, const struct bl_mem *m, size_t off, size_t *bytes)
 {
     if (m->dev == s->dev)
         return m->addr + off;
     if (!m->host)
         return is_peer(s, m) ? m->addr + off : 0;
-    return bl_simt_reaches(s, m) ? (uintptr_t)m->host + off : 0;
+    return bl_simt_reaches(s, m, off, bytes) ? (uintptr_t)m->host + off : 0;
 }
 
 static bool can_have(const struct bl_stream *s, const struct bl_mem *m)
@@ -197,11 +197,26 @@ static bool can_have(const struct bl_stream *s, const struct bl_mem *m)
     return m->dev == s->dev || m->host || is_peer(s, m);
 }
 
+/* Of a copy as much as goes one way. */
+static enum bl_status copy_some(struct bl_stream *s, const struct bl_mem *dst, size_t dst_off,
+                                const struct bl_mem *src, size_t src_off, size_t *bytes,
+                                uint64_t patience_ns)
+{
+    const struct bl_simt_device *d = device_of(s);
+    const uint64_t to = address_of(s, dst, dst_off, bytes),
+                   from = address_of(s, src, src_off, bytes);
+
+    if (to && from)
+        return bl_simt_told(s, d->fn->copy(d->driver, to, from, *bytes, s->handle),
+                            "a copy was not taken");
+    return bl_simt_copy_staged(s, to, to ? NULL : (char *)dst->host + dst_off, from,
+                               from ? NULL : (const char *)src->host + src_off, *bytes,
+                               patience_ns);
+}
+
 enum bl_status bl_simt_copy(struct bl_stream *s, const struct bl_mem *dst, size_t dst_off,
                             const struct bl_mem *src, size_t src_off, size_t bytes)
 {
-    const struct bl_simt_device *d = device_of(s);
-    enum bl_status st;
 
     if (!bl_mem_inside(dst, dst_off, bytes) || !bl_mem_inside(src, src_off, bytes))
         return bl_fail(BL_EINVAL, "%s: copy of %zu bytes runs over the end of a block",
@@ -212,16 +227,13 @@ enum bl_status bl_simt_copy(struct bl_stream *s, const struct bl_mem *dst, size_
     BL_TRY(bl_simt_ready(s));
     if (!bytes)
         return BL_OK;
-    const uint64_t to = address_of(s, dst, dst_off), from = address_of(s, src, src_off);
-    if (to && from)
-        st = bl_simt_told(s, d->fn->copy(d->driver, to, from, bytes, s->handle),
-                          "a copy was not taken");
-    else
-        st = bl_simt_copy_staged(s, to, to ? NULL : (char *)dst->host + dst_off, from,
-                                 from ? NULL : (const char *)src->host + src_off, bytes);
-    if (!st)
-        bl_simt_count_command(s);
-    return st;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at;
+        BL_TRY(copy_some(s, dst, dst_off + at, src, src_off + at, &n,
+                         at ? UINT64_MAX : s->patience_ns));
+    }
+    bl_simt_count_command(s);
+    return BL_OK;
 }
 
 enum bl_status bl_simt_fill(struct bl_stream *s, const struct bl_mem *dst, size_t off,
@@ -345,6 +357,7 @@ void bl_simt_stream_close(struct bl_stream *s)
     else if (alive)
         atomic_store(&d->lost, true);
     free(s->times.event);
+    free(s->hold);
     if (idle || bl_counter_get(&s->stage.done) == s->stage.n_posted)
         free(s);
 }

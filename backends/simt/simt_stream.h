@@ -4,8 +4,8 @@
  * Purpose   the stream half of core/device.h over a driver's stream: points are events in a ring; what another kind of
  *           device has to reach first, a thread of the stream, the gate, waits for and then counts on a number in host
  *           memory that the card looks at, so that who enqueues never waits for a device.
- * Ownership a stream owns its events, what it registered of the host's memory, and its gate. Host memory that it has
- *           copied with must stay until the stream is closed.
+ * Ownership a stream owns its events and its gate, and holds what was registered of the host's memory (pins.h). Host memory
+ *           that it has copied with must stay until the stream is closed.
  * Units     bytes, nanoseconds.
  * Errors    as the contract.
  * Threads   as the contract.
@@ -13,6 +13,7 @@
 #ifndef BL_SIMT_STREAM_H
 #define BL_SIMT_STREAM_H
 
+#include "pins.h"
 #include "simt.h"
 #include "thread.h"
 
@@ -21,7 +22,6 @@
 enum {
     BL_SIMT_RING = 256,  /* points in flight */
     BL_SIMT_GATES = 64,  /* waits in flight for devices of another kind */
-    BL_SIMT_PINS = 32,   /* blocks of the host that copies have met */
     BL_SIMT_STAGES = 64, /* pieces in flight of copies with memory that the card does not reach */
     BL_SIMT_LINE = 160
 };
@@ -30,11 +30,9 @@ struct bl_simt_gate {
     struct bl_point point;
     uint64_t count;          /* counted to once the point is reached; 0: the thread ends */
 };
-struct bl_simt_pin {         /* whole pages around a block of the host's */
-    void *page;
-    size_t bytes;
-    bool reached;            /* by the card */
-    bool ours;               /* registered by this stream */
+struct bl_simt_hold {        /* of a block of the host's, or a window of it */
+    struct bl_pins *of;
+    struct bl_pin *pin;
 };
 struct bl_simt_piece {       /* of a staged copy, on its way through pinned memory */
     struct bl_stream *stream;
@@ -74,8 +72,8 @@ struct bl_stream {
     _Atomic uint64_t *number; /* pinned */
     uint64_t number_addr;
     /* the host's memory */
-    struct bl_simt_pin pin[BL_SIMT_PINS];
-    uint32_t n_pins;
+    struct bl_simt_hold *hold;
+    uint32_t n_holds, cap_holds;
     struct bl_simt_stage stage;
     struct bl_simt_times times;
     /* first failure; msg is written before status */
@@ -118,10 +116,12 @@ enum bl_status bl_simt_gate_pass(struct bl_stream *, const struct bl_device_ops 
 void bl_simt_gate_close(struct bl_stream *); /* lets through what still waits, ends the thread */
 
 /* simt_host.c */
-/* Whether copies can be with the block as it lies, which is tried when it is first met. */
-bool bl_simt_reaches(struct bl_stream *, const struct bl_mem *);
+/* Whether copies can be with the block as it lies, which is tried when it is first met; *bytes from off on: how many of
+ * them the answer is for. */
+bool bl_simt_reaches(struct bl_stream *, const struct bl_mem *, size_t off, size_t *bytes);
+/* patience_ns: with pieces of copies before. */
 enum bl_status bl_simt_copy_staged(struct bl_stream *, uint64_t dst, void *dst_host, uint64_t src, const void *src_host,
-                                   size_t bytes);
+                                   size_t bytes, uint64_t patience_ns);
 void bl_simt_host_close(struct bl_stream *);
 
 /* simt_trace.c */

@@ -256,6 +256,84 @@ static void blocks_of_the_host_can_be_imported(void **state)
     assert_true(rig_cards(&two));
 }
 
+/* Two cards copy with one block of the host's: whichever closes first, the other's copies are as
+ * good as before. */
+static void close_in_turn(unsigned first)
+{
+    struct bl_device *cpu = open_cpu(), *dev[2] = {rig_open(0), rig_open(1)};
+    struct bl_mem h = block(cpu, BYTES, true), back = block(cpu, BYTES, true), m[2];
+    struct bl_stream *s[2];
+
+    count_up(&h, 7);
+    for (unsigned d = 0; d < 2; d++) {
+        m[d] = block(dev[d], BYTES, false);
+        ok(dev[d]->ops->stream_open(dev[d], &s[d]));
+        ok(dev[d]->ops->copy(s[d], &m[d], 0, &h, 0, BYTES));
+    }
+    assert_int_equal(rig_counts().registered, 1);
+    for (unsigned k = 0; k < 2; k++) {
+        const unsigned d = first ^ k;
+        ok(dev[d]->ops->copy(s[d], &m[d], 0, &h, 0, BYTES));
+        ok(dev[d]->ops->copy(s[d], &back, 0, &m[d], 0, BYTES));
+        finish(s[d]);
+        check_counts_up(&back, 7);
+        dev[d]->ops->stream_close(s[d]);
+        assert_int_equal(rig_counts().registered, k ? 0 : 1);
+        dev[d]->ops->mem_free(&m[d]);
+        dev[d]->ops->close(dev[d]);
+    }
+    assert_int_equal(rig_counts().pageable_copies, 0);
+    cpu->ops->mem_free(&h);
+    cpu->ops->mem_free(&back);
+    cpu->ops->close(cpu);
+    assert_true(rig_cards(&two));
+}
+
+static void cards_close_in_any_order(void **state)
+{
+    (void)state;
+    close_in_turn(0);
+    close_in_turn(1);
+}
+
+/* Most of the host's memory may be one block: it is held down as copies come to it, and those over
+ * a border are two. */
+static void large_blocks_are_held_in_windows(void **state)
+{
+    enum { APART = 1 << 30 };
+    (void)state;
+    struct bl_device *cpu = open_cpu(), *dev = rig_open(0);
+    struct bl_mem h = block(cpu, (size_t)3 << 30, true), m = block(dev, BYTES, false);
+    struct bl_stream *s;
+    uint32_t n = 0;
+
+    ok(dev->ops->stream_open(dev, &s));
+    for (size_t at = 0; at < h.bytes; at += APART, n++) {
+        const size_t off = at + APART - BYTES / 2 < h.bytes - BYTES ? at + APART - BYTES / 2 //
+                                                                    : h.bytes - BYTES;
+        uint32_t *w = (uint32_t *)(void *)((char *)h.host + off);
+        for (uint32_t i = 0; i < WORDS; i++)
+            w[i] = n + i;
+        ok(dev->ops->copy(s, &m, 0, &h, off, BYTES));
+        finish(s);
+        memset(w, 0, BYTES);
+        ok(dev->ops->copy(s, &h, off, &m, 0, BYTES));
+        finish(s);
+        for (uint32_t i = 0; i < WORDS; i++)
+            assert_int_equal(w[i], n + i);
+        assert_int_equal(rig_counts().registered, n < 2 ? n + 2 : 3);
+    }
+    assert_int_equal(rig_counts().pageable_copies, 0);
+    assert_int_equal(rig_counts().copies, 2 * 4 + 2);
+    dev->ops->stream_close(s);
+    assert_int_equal(rig_counts().registered, 0);
+    dev->ops->mem_free(&m);
+    cpu->ops->mem_free(&h);
+    dev->ops->close(dev);
+    cpu->ops->close(cpu);
+    assert_true(rig_cards(&two));
+}
+
 static void fills_are_of_words(void **state)
 {
     (void)state;
@@ -663,6 +741,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(memory_is_taken_as_planned, afresh),
         cmocka_unit_test_setup(copies_keep_their_order, afresh),
         cmocka_unit_test_setup(blocks_of_the_host_can_be_imported, afresh),
+        cmocka_unit_test_setup(cards_close_in_any_order, afresh),
+        cmocka_unit_test_setup(large_blocks_are_held_in_windows, afresh),
         cmocka_unit_test_setup(fills_are_of_words, afresh),
         cmocka_unit_test_setup(what_is_copied_comes_back, afresh),
         cmocka_unit_test_setup(cards_are_peers_once_a_pattern_came_across, afresh),
