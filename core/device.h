@@ -114,6 +114,7 @@ struct bl_caps {
     uint32_t import_host;    /* weights can be used where the file is mapped */
     uint32_t copies_from;    /* enum bl_copies_from: what of the host copies can take at the full speed of the link */
     uint64_t block_bytes;    /* the largest allocation; 0: any */
+    uint32_t visible_on_host;/* of its blocks those that the host sees are memory of the host */
 };
 struct bl_device {
     const struct bl_device_ops *ops;

@@ -375,8 +375,9 @@ static enum bl_status fill_ledger(struct bl_plan *p, const struct sizing *z, uin
         BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_SLACK, b->slack));
     BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_COMPUTE,
                           granted(z, d, b->compute - b->scratch) + granted(z, d, b->scratch)));
-    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_PARAMS,
-                          granted(z, d, b->params) + granted(z, d, b->tables)));
+    BL_TRY(bl_ledger_plan(&p->ledger, d, BL_MEM_PARAMS, granted(z, d, b->params)));
+    BL_TRY(bl_ledger_plan(&p->ledger, z->machine->device[d].caps.visible_on_host ? 0 : d,
+                          BL_MEM_PARAMS, granted(z, d, b->tables)));
     BL_TRY(plan_others(p, z, d));
     if (d != 0)
         return BL_OK;

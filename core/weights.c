@@ -161,7 +161,8 @@ static enum bl_status take_blocks(struct loader *l, uint16_t d)
 
     BL_TRY(bl_blocks_take(&l->w->block[d], ledger, d, l->device[d], BL_MEM_WEIGHTS, b->weights,
                           b->window, d == 0 || l->device[d]->unified));
-    return bl_take(ledger, d, l->device[d], BL_MEM_PARAMS, b->tables, true, &l->w->table[d]);
+    return bl_take(ledger, l->device[d]->caps.visible_on_host ? 0 : d, l->device[d], BL_MEM_PARAMS,
+                   b->tables, true, &l->w->table[d]);
 }
 
 /* Bytes of a tensor's slice into the block, straight or through the host's. */

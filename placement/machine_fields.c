@@ -132,6 +132,7 @@ static const struct bl_json_field caps_rows[] = {
     COUNT("exact", exact, 1),
     COUNT("import_host", import_host, 1),
     COUNT("copies_from", copies_from, 1),
+    COUNT("visible_on_host", visible_on_host, 1),
     OTHER("tiles", false),
 };
 #undef OF

@@ -34,7 +34,8 @@ enum bl_status bl_simt_caps(const struct bl_device_config *c, struct bl_caps *ou
     *out = (struct bl_caps){.granule_bytes = BL_SIMT_GRANULE,
                             .threads = 1,
                             .exact = c->exact,
-                            .copies_from = BL_COPIES_FROM_BLOCKS};
+                            .copies_from = BL_COPIES_FROM_BLOCKS,
+                            .visible_on_host = 1};
     return BL_OK;
 }
 
