@@ -161,6 +161,8 @@ struct bl_backend {
     enum bl_status (*caps)(uint32_t index, const struct bl_device_config *, struct bl_caps *out);
     enum bl_status (*open)(uint32_t index, const struct bl_device_config *, struct bl_device **out);
     enum bl_status (*facts)(uint32_t index, struct bl_device_facts *out); /* may be NULL; BL_EUNAVAILABLE: none */
+    /* Whether a device copies to another's memory without the host, as the driver says; reaches tries it. May be NULL. */
+    bool (*reach)(uint32_t index, uint32_t other);
     /* pure functions of caps */
     bool (*supports)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
     uint64_t (*scratch_bytes)(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);

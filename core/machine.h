@@ -119,7 +119,7 @@ struct bl_hub {                       /* what links have in common; bytes that c
     uint16_t up;                      /* the hub above; BL_NO_DEVICE: none */
     double bps;                       /* each way; 0: more than its links need */
 };
-struct bl_link {
+struct bl_link {                      /* between two cards: copies from one to the other do not pass the host */
     uint16_t a, b;                    /* devices */
     uint16_t via;                     /* hub; BL_NO_DEVICE: none, a wire of their own */
     char name[32];                    /* "PCIe 4.0 x16" */
@@ -158,6 +158,13 @@ static inline double bl_measured_or(double measured, double rated)
 static inline double bl_device_read_bps(const struct bl_machine_device *d)
 {
     return bl_measured_or(d->read_measured_bps, d->read_rated_bps);
+}
+static inline bool bl_machine_direct(const struct bl_machine *m, uint16_t a, uint16_t b)
+{
+    for (uint32_t i = 0; a && b && i < m->n_links; i++)
+        if ((m->link[i].a == a && m->link[i].b == b) || (m->link[i].a == b && m->link[i].b == a))
+            return true;
+    return false;
 }
 /* From device `from` to the link's other end. */
 static inline double bl_link_bps(const struct bl_link *l, uint16_t from)

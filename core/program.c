@@ -139,8 +139,9 @@ static enum bl_status keep_routes(struct bl_program *p, const struct bl_plan *pl
 
 /* ---- steps: one walk over the nodes, keeping the open range of each device ----
  *
- * Copies between a device and host memory run in the device's stream; between two devices a value
- * passes through host memory. Whoever reads what another stream wrote waits for a signal of it. */
+ * Copies between a device and host memory run in the device's stream. From one device to another a
+ * value goes in the stream of the latter where a link joins them, else through host memory. Whoever
+ * reads what another stream wrote waits for a signal of it. */
 
 static bool is_activation(const struct bl_graph *g, bl_val v)
 {
@@ -203,7 +204,7 @@ static enum bl_status add_copy(struct bl_program *p, struct bl_walk *w, bl_val v
     p->copy[p->n_copies] = (struct bl_copy){v, from, to};
     w->open[stream] = UINT32_MAX;
     written(p, w, v, to, stream);
-    p->used[0] = true;
+    p->used[0] |= !from || !to;
     return bl_walk_step(p, BL_STEP_COPY, stream, p->n_copies++);
 }
 
@@ -214,6 +215,8 @@ enum bl_status bl_walk_bring(struct bl_program *p, struct bl_walk *w, bl_val v, 
 
     if (present[to])
         return BL_OK;
+    if (bl_machine_direct(w->machine, from, to))
+        return add_copy(p, w, v, from, to);
     if (from != 0 && !present[0])
         BL_TRY(add_copy(p, w, v, from, 0));
     return to ? add_copy(p, w, v, 0, to) : BL_OK;
@@ -251,10 +254,11 @@ static enum bl_status emit_node(struct bl_program *p, struct bl_walk *w, uint32_
     return bl_walk_step(p, BL_STEP_RUN, d, p->n_ranges++);
 }
 
-static enum bl_status emit_steps(struct bl_program *p)
+static enum bl_status emit_steps(struct bl_program *p, const struct bl_machine *machine)
 {
     size_t n_vals = p->graph.n_vals, n_dev = p->n_devices;
     struct bl_walk w = {
+        .machine = machine,
         .open = bl_calloc(n_dev, sizeof *w.open),
         .signal = bl_calloc(n_dev, sizeof *w.signal),
         .waited = bl_calloc(n_dev * n_dev, sizeof *w.waited),
@@ -289,9 +293,9 @@ static enum bl_status emit_steps(struct bl_program *p)
 /* ---- homes: first gap in the device's arena that is free while the value lives ----
  *
  * Time is counted in nodes. In steps of few tokens, whose values are small, a gap is left alone for
- * a while longer, so that a device can run neighbouring nodes at once. Only host memory is touched
- * by streams of other devices: what they read there lives until the host has waited for them, and
- * they write over nothing that the host may still be using as far as they know. */
+ * a while longer, so that a device can run neighbouring nodes at once. What streams of other
+ * devices read in an arena lives until its device has waited for them. They write in the host's
+ * only, over nothing that the host may still be using as far as they know. */
 
 struct block {
     uint64_t off, end;
@@ -344,7 +348,8 @@ static enum bl_status place(struct arena *a, uint64_t bytes, uint32_t from, uint
 }
 
 /* After the step its reader signals; once the owner has waited for that, its next node comes last
- * but one. */
+ * but one. A card's stream also copies into its arena, before that node and maybe before the wait:
+ * what it reads there is kept for one node more. */
 static uint32_t released(const struct bl_program *p, uint32_t step, uint16_t owner, uint16_t reader)
 {
     uint32_t signal = UINT32_MAX;
@@ -358,7 +363,7 @@ static uint32_t released(const struct bl_program *p, uint32_t step, uint16_t own
             t->index >= signal && p->signal_device[t->index] == reader)
             waited = true;
         if (t->kind == BL_STEP_RUN && t->device == owner && waited)
-            return p->range[t->index].first - 1;
+            return p->range[t->index].first - !owner;
     }
     return UINT32_MAX;
 }
@@ -504,7 +509,7 @@ enum bl_status bl_program_lower(struct bl_program *out, const struct bl_model *m
     p.graph.parts = NULL;
     free(parts);
     if (st || (st = allocate(&p, machine->n_devices)) || (st = assign(&p, plan, machine)) ||
-        (st = keep_routes(&p, plan)) || (st = emit_steps(&p)) || (st = place_values(&p))) {
+        (st = keep_routes(&p, plan)) || (st = emit_steps(&p, machine)) || (st = place_values(&p))) {
         bl_program_finish(&p);
         return st;
     }

@@ -46,7 +46,7 @@ struct bl_chunk {
     uint32_t before;             /* chunk that was in that part; BL_NO_CHUNK: none in this step */
     uint32_t staged, sent, freed;/* signals: in the host's ring, on the card, computed; the last one's part is never freed */
 };
-struct bl_copy {                 /* a value, from one device's arena to another's; one of the two is the host's */
+struct bl_copy {                 /* a value, from one device's arena to another's, by who gets it or by who gives it to the host */
     bl_val val;
     uint16_t from, to;
 };

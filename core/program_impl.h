@@ -13,6 +13,7 @@
 #include "program.h"
 
 struct bl_walk {
+    const struct bl_machine *machine;
     uint32_t *open;    /* [n_devices] range being extended, or UINT32_MAX */
     uint32_t *signal;  /* [n_devices] its last signal plus one, 0: none */
     uint32_t *waited;  /* [n_devices * n_devices] reader, writer: signal waited for plus one */

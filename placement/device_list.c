@@ -3,6 +3,7 @@
 #include "devices.h"
 
 #include "backends.h"
+#include "direct.h"
 #include "found.h"
 #include "json.h"
 #include "log.h"
@@ -289,6 +290,7 @@ static void assume_host(struct bl_machine_device *d)
 
 enum bl_status bl_machine_add_devices(struct bl_machine *m, const char *list)
 {
+    const uint16_t first = (uint16_t)m->n_devices;
     struct item it;
 
     if (list)
@@ -297,6 +299,8 @@ enum bl_status bl_machine_add_devices(struct bl_machine *m, const char *list)
         BL_TRY(read_item(&it, at, strcspn(at, ",")));
         BL_TRY(add_item(m, &it));
     }
+    if (list)
+        BL_TRY(bl_direct_find(m, first));
     return list && bl_machine_check(m, "--devices") ? BL_EINVAL : BL_OK;
 }
 
@@ -322,6 +326,7 @@ static enum bl_status add_one_found(struct bl_machine *m, const struct bl_found 
 enum bl_status bl_machine_add_found(struct bl_machine *m, void (*note)(void *arg, const char *text),
                                     void *arg)
 {
+    const uint16_t first = (uint16_t)m->n_devices;
     struct bl_found f;
 
     for (uint32_t k = 0; k < BL_MAX_DEVICES; k++) {
@@ -333,7 +338,7 @@ enum bl_status bl_machine_add_found(struct bl_machine *m, void (*note)(void *arg
         if (!st)
             BL_TRY(add_one_found(m, &f, note, arg));
     }
-    return BL_OK;
+    return bl_direct_find(m, first);
 }
 
 enum bl_status bl_machine_simulate_host(struct bl_machine *m)

@@ -2,6 +2,7 @@
 #include "devices.h"
 
 #include "copy_check.h"
+#include "direct.h"
 #include "mem.h"
 #include "pacing.h"
 #include "search.h"
@@ -100,5 +101,7 @@ enum bl_status bl_devices_open(struct bl_engine_parts *p, const struct bl_option
                     (struct bl_shortage){.device = d, .purpose = BL_MEM_DRIVER, .asked_bytes = 1};
         }
     bl_pacer_release(pacer);
+    if (!st)
+        bl_direct_check(&p->machine, p->device);
     return st;
 }

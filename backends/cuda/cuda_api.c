@@ -444,12 +444,18 @@ static enum bl_status cuda_facts(uint32_t index, struct bl_device_facts *out)
     return bl_simt_facts(&vendor, index, out);
 }
 
+static bool cuda_reach(uint32_t index, uint32_t other)
+{
+    return bl_simt_reach(&vendor, index, other);
+}
+
 const struct bl_backend bl_cuda_backend = {
     .name = "cuda",
     .count = cuda_count,
     .caps = cuda_caps,
     .open = cuda_open,
     .facts = cuda_facts,
+    .reach = cuda_reach,
     .supports = bl_simt_supports,
     .scratch_bytes = bl_simt_scratch_bytes,
 };

@@ -470,12 +470,18 @@ static enum bl_status hip_facts(uint32_t index, struct bl_device_facts *out)
     return bl_simt_facts(&vendor, index, out);
 }
 
+static bool hip_reach(uint32_t index, uint32_t other)
+{
+    return bl_simt_reach(&vendor, index, other);
+}
+
 const struct bl_backend bl_hip_backend = {
     .name = "hip",
     .count = hip_count,
     .caps = hip_caps,
     .open = hip_open,
     .facts = hip_facts,
+    .reach = hip_reach,
     .supports = bl_simt_supports,
     .scratch_bytes = bl_simt_scratch_bytes,
 };

@@ -72,6 +72,8 @@ void bl_simt_mem_free(struct bl_mem *);
 
 /* Whether copies may be directly with the other card's memory; tried when it is first asked. */
 bool bl_simt_reaches_card(struct bl_device *, struct bl_device *other);
+/* As the driver says, neither opened. */
+bool bl_simt_reach(const struct bl_simt_vendor *, uint32_t index, uint32_t other);
 
 /* ---- simt_segment.c ---- */
 

@@ -105,3 +105,24 @@ bool bl_simt_reaches_card(struct bl_device *dev, struct bl_device *far)
         bl_warn("%s and %s copy through the host: %s", dev->name, far->name, bl_error());
     return p->trusted;
 }
+
+static bool driver_says_so(const struct bl_simt_driver *driver, uint32_t index, uint32_t other)
+{
+    const struct bl_simt_fns *fn = driver->fns;
+    struct bl_simt_card a, b;
+    int can = 0;
+
+    return !fn->card(driver, (int)index, &a) && !fn->card(driver, (int)other, &b) &&
+           !fn->peer_can(driver, &can, a.handle, b.handle) && can;
+}
+
+bool bl_simt_reach(const struct bl_simt_vendor *v, uint32_t index, uint32_t other)
+{
+    struct bl_simt_driver *driver;
+
+    if (v->load(&driver))
+        return false;
+    const bool can = driver_says_so(driver, index, other);
+    v->unload(driver);
+    return can;
+}

@@ -50,6 +50,7 @@ endfunction()
 bl_emulated_test(simt_host cuda old_cuda hip hip64)
 bl_emulated_test(simt_fuse cuda hip64)
 bl_emulated_test(simt_models cuda hip64)
+bl_emulated_test(simt_direct cuda hip64)
 add_test(NAME simt.models.mixed COMMAND test_simt_models $<TARGET_FILE:emu_cuda> $<TARGET_FILE:emu_hip64>)
 set_tests_properties(simt.models.mixed PROPERTIES TIMEOUT 600 LABELS tier1 SKIP_RETURN_CODE 77)
 

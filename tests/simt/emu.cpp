@@ -506,6 +506,8 @@ int copy(uint64_t dst, uint64_t src, size_t bytes, void *handle)
     g.counts.copies++;
     g.counts.peer_copies += peers;
     g.counts.pageable_copies += !held;
+    g.counts.to_card_bytes += from ? 0 : bytes;
+    g.counts.from_card_bytes += to ? 0 : bytes;
     const bool spoilt = peers && g.config.peers_lie;
     l.unlock();
     if (held)

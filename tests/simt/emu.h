@@ -39,6 +39,7 @@ struct emu_counts {
     uint32_t calls;        /* that can fail */
     uint32_t launches;     /* of kernels, those in graphs too, when they ran */
     uint32_t graph_launches, copies, peer_copies, pageable_copies;
+    uint64_t to_card_bytes, from_card_bytes; /* copied, over the host's links */
     /* alive */
     uint64_t mem_bytes, host_bytes;
     uint32_t registered, streams, events, modules, graphs, contexts;

@@ -166,16 +166,19 @@ static void verify_finds_a_missing_wait_and_copy(void **state)
     bl_plan_finish(&p);
 }
 
-/* Values that go between two devices pass through host memory; whatever the plan, nothing is read
- * before it is there or written over while it is in use. */
+/* Values that go between two devices pass through host memory, but where a link joins them;
+ * whatever the plan, nothing is read before it is there or written over while it is in use. */
 static void any_plan_over_four_devices_holds(void **state)
 {
     (void)state;
-    uint32_t seed = 1, staged = 0;
+    uint32_t seed = 1, staged = 0, direct = 0;
     struct bl_plan p = plan_for(0, false);
+    struct bl_link links[] = {{.a = 2, .b = 1}, {.a = 2, .b = 3}, {.a = 1, .b = 3}, {.b = 1}};
 
     machine.n_devices = 4;
-    for (uint32_t k = 0; k < 200; k++) {
+    machine.link = links;
+    for (uint32_t k = 0; k < 400; k++) {
+        machine.n_links = k % 5;
         for (uint32_t i = 0; i < (p.n_layers + 1) * BL_N_PARTS; i++) {
             seed = seed * 1664525 + 1013904223;
             p.slot[i] = (uint16_t)(seed >> 24 & 3);
@@ -184,13 +187,18 @@ static void any_plan_over_four_devices_holds(void **state)
         if (bl_program_verify(&prog))
             fail_msg("plan %u: %s", k, bl_error());
         for (uint32_t c = 0; c < prog.n_copies; c++) {
-            assert_true((prog.copy[c].from == 0) != (prog.copy[c].to == 0));
+            const uint16_t from = prog.copy[c].from, to = prog.copy[c].to;
+            assert_true((from == 0) != (to == 0) || bl_machine_direct(&machine, from, to));
+            assert_false(from == to);
+            direct += from && to;
             staged += c && prog.copy[c].val == prog.copy[c - 1].val && prog.copy[c].from == 0;
         }
         bl_program_finish(&prog);
     }
-    assert_true(staged > 0);
+    assert_true(staged > 0 && direct > 0);
     machine.n_devices = 2;
+    machine.link = NULL;
+    machine.n_links = 0;
     bl_plan_finish(&p);
 }
 
