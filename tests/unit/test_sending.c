@@ -2,6 +2,7 @@
 /* Experts sent to cards for one step: results, memory, order, bytes, faults. */
 #include "engine_rig.h"
 
+#include "native.h"
 #include "program.h"
 #include "sending.h"
 #include "vulkan_rig.h"
@@ -98,7 +99,7 @@ static void programs_are_in_order(void **state)
     assert_true(n_chunks > 500);
 }
 
-/* ---- simulated cards, and what goes wrong on them ---- */
+/* ---- simulated and Vulkan cards ---- */
 
 static enum bl_status speak(struct bl_engine *e, const float **logits)
 {
@@ -175,6 +176,79 @@ static void vulkan_cards_are_as_one_device(void **state)
     }
     assert_true(sent > 0);
 }
+
+/* ---- quantised arithmetic ---- */
+
+static struct bl_options native(void)
+{
+    struct bl_options opt = small();
+
+    opt.exact = false;
+    opt.type_k = opt.type_v = "f16";
+    return opt;
+}
+
+/* In steps of 8 and of 1 tokens, of which the latter send nothing. */
+static void is_near(const char *name, struct bl_engine *e)
+{
+    const struct bl_options opt = small();
+    struct bl_engine *one = opened(name, &opt);
+
+    for (uint32_t n_each = 1; n_each <= 8; n_each += 7) {
+        float *want = prompt_logits(one, n_each), *got = prompt_logits(e, n_each);
+        if (!want || !got)
+            fail_msg("%s: %s", name, bl_error());
+        near_enough(name, got, want, bl_engine_n_vocab(e));
+        free(want);
+        free(got);
+    }
+    assert_true(e->stage.used_bytes > 0);
+    memory_is_as_planned(e);
+    bl_close(one);
+}
+
+static enum bl_status always_sent(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
+                                  void *arg)
+{
+    (void)n_devices;
+    p->stream_from = 2;
+    p->chunk_bytes = divide_pick(arg, 2);
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        for (uint32_t part = 0; part < BL_N_PARTS; part++)
+            p->slot[l * BL_N_PARTS + part] = !(part == BL_PART_EXPERTS && m->layer[l].moe);
+    return BL_OK;
+}
+
+static void sent_natively_is_near(void **state)
+{
+    const struct bl_options opt = native();
+    const bool vulkan = vulkan_here();
+    uint64_t seed = 6;
+    (void)state;
+
+    for (uint32_t i = 0; i < BL_COUNT(native_models); i++) {
+        struct bl_engine *e;
+        struct bl_engine_parts p = {0};
+        enum bl_status st = divide_parts(&p, path_of(native_models[i]), &opt, 2, &seed);
+        p.plan.n_ranges = 0;
+        if (!st)
+            st = always_sent(&p.plan, p.model, 2, &seed);
+        if (!st && !p.device[1])
+            st = p.machine.device[1].backend->open(0, &p.machine.device[1].config, &p.device[1]);
+        if (parts_open(&e, &p, &opt, st))
+            fail_msg("%s: %s", native_models[i], bl_error());
+        is_near(native_models[i], e);
+        bl_close(e);
+        if (!vulkan)
+            continue;
+        if (vulkan_open(&e, path_of(native_models[i]), &opt, 1, always_sent, &seed))
+            fail_msg("%s: %s", native_models[i], bl_error());
+        is_near(native_models[i], e);
+        bl_close(e);
+    }
+}
+
+/* ---- what goes wrong ---- */
 
 /* A plan that sends to the card. */
 static uint64_t seed_that_sends(void)
@@ -262,6 +336,7 @@ int main(void)
         cmocka_unit_test(programs_are_in_order),
         cmocka_unit_test(simulated_cards_are_as_one_device),
         cmocka_unit_test(vulkan_cards_are_as_one_device),
+        cmocka_unit_test(sent_natively_is_near),
         cmocka_unit_test(every_fault_is_told),
         cmocka_unit_test(stuck_cards_are_named),
     };
