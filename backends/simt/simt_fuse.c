@@ -191,78 +191,92 @@ static uint32_t take_rings(struct bl_simt_builder *s, const struct bl_bound *b, 
 
 /* ---- norms, rotations, stores ---- */
 
-enum { MOST_NODES = 3 * BL_SIMT_MOST_JOBS, MOST_16 = 1 << 16 };
+enum { MOST_NODES = BL_SIMT_N_STAGES * BL_SIMT_MOST_JOBS, MOST_16 = 1 << 16 };
 
 struct jobs {
     struct bl_simt_job job[BL_SIMT_MOST_JOBS];
-    const struct bl_bound *last[BL_SIMT_MOST_JOBS];
     bool silent[MOST_NODES]; /* of the nodes taken: read by the next of its job alone */
     uint32_t n;
 };
 
-static bool is_rotation(const struct bl_graph *g, const struct bl_bound *b)
+/* Elements that are worked on together; 0: not what the kernel does. */
+static uint32_t rope_run(const struct bl_graph *g, const struct bl_bound *b)
 {
     const struct bl_rope_attr *at = bl_node_attr(g, b->node);
-    return at->head_elems < MOST_16; /* and what is in a head as well */
+    return at->head_elems < MOST_16 ? at->head_elems : 0; /* and so is what is in a head */
 }
 
-static bool is_store(const struct bl_graph *g, const struct bl_bound *b)
+static uint32_t round_run(const struct bl_graph *g, const struct bl_bound *b)
+{
+    const struct bl_round_attr *at = bl_node_attr(g, b->node);
+    return at->run < MOST_16 && at->group < MOST_16 ? at->run : 0;
+}
+
+static uint32_t store_run(const struct bl_graph *g, const struct bl_bound *b)
 {
     const struct bl_store_attr *at = bl_node_attr(g, b->node);
-    return at->group < MOST_16;
-}
-
-/* Rows of the state are encoded in whole blocks. */
-static bool has_blocks(const struct bl_graph *g, const struct bl_bound *store, uint32_t run)
-{
-    return run % bl_dtypes[src_of(g, store, 1)->type].block_elems == 0;
-}
-
-/* Elements that a block would take of a value for this node; 0: it cannot. */
-static uint32_t run_of(const struct bl_graph *g, const struct bl_bound *b)
-{
     const uint32_t n = src_of(g, b, 0)->ne[0];
+    return at->group >= MOST_16 ? 0 : n % 1024 == 0 ? 1024 : n;
+}
 
+static enum bl_simt_stage stage_of(const struct bl_graph *g, const struct bl_bound *b,
+                                   uint32_t *run)
+{
     switch (b->node->op) {
     case BL_OP_RMS_NORM:
-        return ((const struct bl_norm_attr *)bl_node_attr(g, b->node))->run;
+        *run = ((const struct bl_norm_attr *)bl_node_attr(g, b->node))->run;
+        return BL_SIMT_NORM;
     case BL_OP_ROPE:
-        return is_rotation(g, b)
-                   ? ((const struct bl_rope_attr *)bl_node_attr(g, b->node))->head_elems
-                   : 0;
+        *run = rope_run(g, b);
+        return BL_SIMT_ROPE;
+    case BL_OP_HADAMARD:
+        *run = ((const struct bl_hadamard_attr *)bl_node_attr(g, b->node))->run;
+        return BL_SIMT_TURN;
+    case BL_OP_ROUND:
+        *run = round_run(g, b);
+        return BL_SIMT_ROUND;
     case BL_OP_KV_STORE:
-        return !is_store(g, b) ? 0 : n % 1024 == 0 ? 1024 : n;
+        *run = store_run(g, b);
+        return BL_SIMT_STORE;
     default:
-        return 0;
+        *run = 0;
+        return BL_SIMT_N_STAGES;
     }
 }
 
 static bool begin_job(struct jobs *j, const struct bl_graph *g, const struct bl_bound *b)
 {
-    const uint32_t run = run_of(g, b);
+    uint32_t run;
+    const enum bl_simt_stage stage = stage_of(g, b, &run);
 
     if (!run || run > BL_SIMT_MOST_RUN || j->n == BL_SIMT_MOST_JOBS)
         return false;
-    j->last[j->n] = b;
-    j->job[j->n++] = (struct bl_simt_job){.norm = b->node->op == BL_OP_RMS_NORM ? b : NULL,
-                                          .rope = b->node->op == BL_OP_ROPE ? b : NULL,
-                                          .store = b->node->op == BL_OP_KV_STORE ? b : NULL,
-                                          .run = run};
+    struct bl_simt_job *job = &j->job[j->n++];
+    *job = (struct bl_simt_job){.first = b, .last = b, .run = run};
+    job->stage[stage] = b;
     return true;
+}
+
+/* Heads are rotated within a run; rows of states are encoded in whole blocks. */
+static bool suits(const struct bl_simt_job *j, const struct bl_graph *g, const struct bl_bound *b,
+                  enum bl_simt_stage stage, uint32_t run)
+{
+    if (stage == BL_SIMT_STORE)
+        return j->run % bl_dtypes[src_of(g, b, 1)->type].block_elems == 0;
+    return stage == BL_SIMT_ROPE ? j->run % run == 0 : j->run == run;
 }
 
 static bool go_on(struct bl_simt_job *j, const struct bl_graph *g, const struct bl_bound *b)
 {
-    const uint32_t run = run_of(g, b);
+    uint32_t run;
+    const enum bl_simt_stage stage = stage_of(g, b, &run);
 
-    if (j->store || !run)
+    for (unsigned i = stage; i < BL_SIMT_N_STAGES; i++)
+        if (j->stage[i])
+            return false;
+    if (!run || !suits(j, g, b, stage, run))
         return false;
-    if (b->node->op == BL_OP_ROPE && !j->rope && j->run % run == 0)
-        j->rope = b;
-    else if (b->node->op == BL_OP_KV_STORE && has_blocks(g, b, j->run))
-        j->store = b;
-    else
-        return false;
+    j->stage[stage] = j->last = b;
     return true;
 }
 
@@ -275,9 +289,9 @@ static bool add_node(struct jobs *j, const struct bl_simt_builder *s, const stru
 
     if (src_of(g, &b[i], 0)->ne[1] != src_of(g, &b[0], 0)->ne[1])
         return false;
-    while (k < j->n && !follows(s, j->last[k], &b[i], 0))
+    while (k < j->n && !follows(s, j->job[k].last, &b[i], 0))
         k++;
-    const uint32_t before = k < j->n ? (uint32_t)(j->last[k] - b) : MOST_NODES;
+    const uint32_t before = k < j->n ? (uint32_t)(j->job[k].last - b) : MOST_NODES;
     for (uint32_t a = 0; a < i; a++)
         if (clash(g, &b[a], j->silent[a] || a == before, &b[i]))
             return false;
@@ -285,7 +299,6 @@ static bool add_node(struct jobs *j, const struct bl_simt_builder *s, const stru
         return begin_job(j, g, &b[i]);
     if (!go_on(&j->job[k], g, &b[i]))
         return false;
-    j->last[k] = &b[i];
     j->silent[before] = true;
     return true;
 }
@@ -313,7 +326,8 @@ static const struct {
     {BL_OP_MATMUL, take_product_into},  {BL_OP_EXPERTS, take_experts_into},
     {BL_OP_STREAM_WEIGHTS, take_enter}, {BL_OP_COMPRESS, take_rings},
     {BL_OP_RMS_NORM, take_jobs},        {BL_OP_ROPE, take_jobs},
-    {BL_OP_KV_STORE, take_jobs},
+    {BL_OP_KV_STORE, take_jobs},        {BL_OP_HADAMARD, take_jobs},
+    {BL_OP_ROUND, take_jobs},
 };
 
 static uint32_t tokens_of(const struct bl_graph *g, const struct bl_bound *b)

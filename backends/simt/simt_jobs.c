@@ -2,33 +2,43 @@
 /* Norms, rotations and stores of several values in one launch: rows.cu. */
 #include "simt_rows.h"
 
-enum { THREADS = 256, FIRST_ADDR = 1, FIRST_NUM = 1, ADDRS = 5, NUMS = 9 };
-enum { FIRST, RUN, RUNS, EPS, HEAD, TURN, KIND, ROW_BYTES, ROWS }; /* numbers of a job */
-enum { NORM = 1, NEOX = 2, KV_SHIFT = 8, GROUP_SHIFT = 16 };       /* in KIND */
-enum { X, W, ANGLES, Y, STATE };                                   /* addresses of a job */
+enum { THREADS = 256, FIRST_ADDR = 1, FIRST_NUM = 1, ADDRS = 5, NUMS = 10 };
+enum { FIRST, RUN, RUNS, EPS, HEAD, TURN, KIND, ROW_BYTES, ROWS, ROUND }; /* numbers of a job */
+enum { NORM = 1, HALVES = 2, TURNED = 4, ROUNDED = 8, NARROW = 16, KV_SHIFT = 8, GROUP_SHIFT = 16 };
+enum { X, W, ANGLES, Y, STATE }; /* addresses of a job */
 
-static void add_norm(struct bl_simt_builder *b, const struct bl_bound *at, uint64_t *a, uint32_t *n)
+static void add_norm(struct bl_simt_builder *b, uint64_t *a, uint32_t *n)
 {
-    bl_simt_stand(b, at);
     a[W] = bl_simt_src_addr(b, 1);
     n[EPS] = bl_simt_float(((const struct bl_norm_attr *)bl_simt_attr(b))->eps);
     n[KIND] |= NORM;
 }
 
-static void add_rope(struct bl_simt_builder *b, const struct bl_bound *at, uint64_t *a, uint32_t *n)
+static void add_rope(struct bl_simt_builder *b, uint64_t *a, uint32_t *n)
 {
-    bl_simt_stand(b, at);
     const struct bl_rope_attr *rope = bl_simt_attr(b);
     a[ANGLES] = bl_simt_src_addr(b, 1);
     n[HEAD] = rope->head_elems;
     n[TURN] = rope->n_dims | rope->first << 16;
-    n[KIND] |= rope->mode == BL_ROPE_NEOX ? NEOX : 0;
+    n[KIND] |= rope->mode == BL_ROPE_NEOX ? HALVES : 0;
 }
 
-static void add_store(struct bl_simt_builder *b, const struct bl_bound *at, uint64_t *a,
-                      uint32_t *n)
+static void add_turn(struct bl_simt_builder *b, uint64_t *a, uint32_t *n)
 {
-    bl_simt_stand(b, at);
+    (void)b, (void)a;
+    n[KIND] |= TURNED;
+}
+
+static void add_round(struct bl_simt_builder *b, uint64_t *a, uint32_t *n)
+{
+    (void)a;
+    const struct bl_round_attr *at = bl_simt_attr(b);
+    n[ROUND] = at->n | at->group << 16;
+    n[KIND] |= ROUNDED | (at->kind == BL_ROUND_E2M1 ? NARROW : 0);
+}
+
+static void add_store(struct bl_simt_builder *b, uint64_t *a, uint32_t *n)
+{
     const struct bl_value *state = bl_simt_src(b, 1);
     const uint32_t group = ((const struct bl_store_attr *)bl_simt_attr(b))->group;
     a[STATE] = bl_simt_dst_addr(b, 0);
@@ -41,22 +51,23 @@ static void add_store(struct bl_simt_builder *b, const struct bl_bound *at, uint
 static uint32_t add_job(struct bl_simt_builder *b, const struct bl_simt_job *j, uint32_t first,
                         uint64_t *a, uint32_t *n)
 {
-    const struct bl_bound *begin = j->norm ? j->norm : j->rope ? j->rope : j->store;
-    const struct bl_bound *end = j->rope ? j->rope : j->norm;
+    static void (*const add[BL_SIMT_N_STAGES])(struct bl_simt_builder *, uint64_t *, uint32_t *) = {
+        [BL_SIMT_NORM] = add_norm,   [BL_SIMT_ROPE] = add_rope,   [BL_SIMT_TURN] = add_turn,
+        [BL_SIMT_ROUND] = add_round, [BL_SIMT_STORE] = add_store,
+    };
 
-    bl_simt_stand(b, begin);
+    bl_simt_stand(b, j->first);
     a[X] = bl_simt_src_addr(b, 0);
     n[FIRST] = first;
     n[RUN] = j->run;
     n[RUNS] = bl_simt_src(b, 0)->ne[0] / j->run;
-    if (j->norm)
-        add_norm(b, j->norm, a, n);
-    if (j->rope)
-        add_rope(b, j->rope, a, n);
-    if (j->store)
-        add_store(b, j->store, a, n);
-    else
-        a[Y] = end->dst[0];
+    for (unsigned i = 0; i < BL_SIMT_N_STAGES; i++)
+        if (j->stage[i]) {
+            bl_simt_stand(b, j->stage[i]);
+            add[i](b, a, n);
+        }
+    if (!j->stage[BL_SIMT_STORE])
+        a[Y] = j->last->dst[0];
     return n[RUNS];
 }
 

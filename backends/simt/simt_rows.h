@@ -79,9 +79,13 @@ void bl_simt_emit_experts_into(struct bl_simt_builder *, const struct bl_bound *
 void bl_simt_emit_enter(struct bl_simt_builder *, const struct bl_bound *);
 /* n COMPRESSes. */
 void bl_simt_emit_rings(struct bl_simt_builder *, const struct bl_bound *, uint32_t n);
-/* RMS_NORM, ROPE, KV_STORE of one value, each after the one before; those that are left out are NULL. */
+/* RMS_NORM, ROPE, HADAMARD, ROUND, KV_STORE of one value, each after the one before; those that are left out are NULL. */
+enum bl_simt_stage {
+    BL_SIMT_NORM, BL_SIMT_ROPE, BL_SIMT_TURN, BL_SIMT_ROUND, BL_SIMT_STORE, BL_SIMT_N_STAGES
+};
 struct bl_simt_job {
-    const struct bl_bound *norm, *rope, *store;
+    const struct bl_bound *stage[BL_SIMT_N_STAGES];
+    const struct bl_bound *first, *last; /* of those that are there */
     uint32_t run;            /* elements of a block */
 };
 void bl_simt_emit_jobs(struct bl_simt_builder *, const struct bl_simt_job *, uint32_t n);

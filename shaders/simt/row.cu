@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Ops that need a run of elements as a whole: RMS_NORM, STREAM_WEIGHTS, HADAMARD, ROUND. */
 #include "simt/params.hpp"
+#include "simt/round.hpp"
 
 constexpr uint32_t THREADS = 256;
 
@@ -146,33 +147,12 @@ BL_KERNEL(hadamard, THREADS)
     const uint64_t first = static_cast<uint64_t>(n) * (block_y() * p.n[1] + block_x());
     for (uint32_t i = me; i < n; i += THREADS)
         v[i] = floats(p.a[0])[first + i];
-    for (uint32_t half_n = 1; half_n < n; half_n *= 2) {
-        sync();
-        for (uint32_t pair = me; pair < n / 2; pair += THREADS) {
-            const uint32_t i = pair / half_n * 2 * half_n + pair % half_n;
-            const float a = v[i], b = v[i + half_n];
-            v[i] = a + b;
-            v[i + half_n] = a - b;
-        }
-    }
-    sync();
+    hadamard_run<THREADS>(v, n);
     for (uint32_t i = me; i < n; i += THREADS)
-        floats(p.a[1])[first + i] = v[i] / sqrtf(static_cast<float>(n));
+        floats(p.a[1])[first + i] = v[i];
 }
 
 /* ---- ROUND ---- */
-
-BL_DEV int exponent_of(float x)
-{
-    return static_cast<int>(bits_as<uint32_t>(x) >> 23 & 255u) - 127;
-}
-
-/* To the nearest, of two equally near to the one that is even. */
-BL_DEV float round_to(float most, int digits, int lowest, float x)
-{
-    const int own = exponent_of(x), e = (own > lowest ? own : lowest) - digits;
-    return fminf(fmaxf(ldexpf(rintf(ldexpf(x, -e)), e), -most), most);
-}
 
 constexpr uint32_t ROUND_THREADS = 64;
 
@@ -182,16 +162,10 @@ constexpr uint32_t ROUND_THREADS = 64;
 BL_KERNEL(round_groups, ROUND_THREADS)
 {
     const uint32_t run = p.n[1], n = p.n[2], group = p.n[3], first = (block_x() * ROUND_THREADS + thread_x()) * group;
-    const bool wide = p.n[0] == 0; /* E4M3, otherwise E2M1 */
-    const float most = wide ? 448 : 6;
     const uint64_t row = static_cast<uint64_t>(run) * (block_z() * p.n[4] + block_y());
     const float *x = floats(p.a[0]) + row;
-    float *y = floats(p.a[1]) + row, amax = wide ? 1e-4f : ldexpf(6.0f, -126);
-    const uint32_t end = least(first + group, run);
-    for (uint32_t i = first; i < least(end, n); i++)
-        amax = fmaxf(amax, fabsf(x[i]));
-    const float scale = amax / most;
-    const int e = exponent_of(scale) + ((bits_as<uint32_t>(scale) & 0x7fffffu) != 0 ? 1 : 0);
-    for (uint32_t i = first; i < end; i++)
-        y[i] = i < n ? ldexpf(round_to(most, wide ? 3 : 1, wide ? -6 : 0, ldexpf(x[i], -e)), e) : x[i];
+    float *y = floats(p.a[1]) + row;
+    round_group(y, x, first, least(first + group, n), p.n[0]);
+    for (uint32_t i = first < n ? n : first; i < least(first + group, run); i++)
+        y[i] = x[i];
 }

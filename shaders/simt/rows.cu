@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* RMS_NORM, ROPE and KV_STORE one after the other, or any of them, of several values at once: what lies between the products
- * of a layer's input and its attention. */
+/* RMS_NORM, ROPE, HADAMARD, ROUND and KV_STORE one after the other, or any of them, of several values at once: what lies
+ * between the products of a layer's input and its attention. */
 #include "simt/encode.hpp"
 #include "simt/params.hpp"
+#include "simt/round.hpp"
 
 constexpr uint32_t THREADS = 256, MOST_RUN = 4096;
 
 /* a: params, then of each job x, [w], [angles], [y], [state]
  * n: jobs, then of each job first block, elements of a run, runs, eps, elements of a head, n_dims and first, what is done,
- *    bytes of a row of the state, rows of a sequence   grid: runs of all jobs, tokens
- * What is done: 1: the norm; 2: halves of what is rotated are paired; type of the state from bit 8 on, tokens of a group from
- * bit 16 on. */
+ *    bytes of a row of the state, rows of a sequence, elements that are rounded and of a group   grid: runs of all jobs, tokens
+ * What is done: 1: the norm; 2: halves of what is rotated are paired; 4: HADAMARD; 8: ROUND, 16: its kind; type of the state
+ * from bit 8 on, tokens of a group from bit 16 on. */
 enum { X_OF = 1, W_OF, ANGLES_OF, Y_OF, STATE_OF, ADDRS = 5 };
-enum { FIRST = 1, RUN, RUNS, EPS, HEAD, TURN, KIND, ROW_BYTES, ROWS, NUMS = 9 };
+enum { FIRST = 1, RUN, RUNS, EPS, HEAD, TURN, KIND, ROW_BYTES, ROWS, ROUND, NUMS = 10 };
+enum { NORM = 1, HALVES = 2, TURNED = 4, ROUNDED = 8, NARROW = 16 };
 
 /* Like rms_norm of row.cu: in the same order. */
 BL_DEV void norm_run(float *v, uint32_t n, const float *w, float eps, float *part)
@@ -35,6 +37,13 @@ BL_DEV void turn_run(float *v, uint32_t n, uint32_t head, uint32_t n_dims, uint3
         v[a] = x0 * c - x1 * s;
         v[b] = x0 * s + x1 * c;
     }
+}
+
+/* The first `n` elements, in groups. */
+BL_DEV void round_run(float *v, uint32_t n, uint32_t group, uint32_t kind)
+{
+    for (uint32_t first = thread_x() * group; first < n; first += THREADS * group)
+        round_group(v, v, first, least(first + group, n), kind);
 }
 
 /* Elements [from, from + n) of the token's row; the caller has seen that the token completes its group. */
@@ -62,15 +71,23 @@ BL_KERNEL(rows, THREADS)
     const float *x = floats(p.a[a + X_OF]) + from;
     for (uint32_t i = thread_x(); i < n; i += THREADS)
         v[i] = x[i];
-    if (kind & 1u)
+    if (kind & NORM)
         norm_run(v, n, floats(p.a[a + W_OF]), num(p, k + EPS), part);
     sync();
     if (p.a[a + ANGLES_OF]) {
         const uint32_t n_dims = p.n[k + TURN] & 0xffffu;
-        turn_run(v, n, p.n[k + HEAD], n_dims, p.n[k + TURN] >> 16, (kind & 2u) != 0,
+        turn_run(v, n, p.n[k + HEAD], n_dims, p.n[k + TURN] >> 16, (kind & HALVES) != 0,
                  floats(p.a[a + ANGLES_OF]) + static_cast<uint64_t>(n_dims) * t);
         sync();
     }
+    if (kind & TURNED)
+        hadamard_run<THREADS>(v, n);
+    if (kind & ROUNDED) {
+        sync();
+        round_run(v, p.n[k + ROUND] & 0xffffu, p.n[k + ROUND] >> 16, kind & NARROW ? 1 : 0);
+    }
+    if (kind & (TURNED | ROUNDED))
+        sync();
     for (uint32_t i = thread_x(); p.a[a + Y_OF] && i < n; i += THREADS)
         floats(p.a[a + Y_OF])[from + i] = v[i];
     if (!p.a[a + STATE_OF] || t >= step_of(p.a[0])->n_tok)

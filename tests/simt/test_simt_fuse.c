@@ -346,13 +346,16 @@ static void experts(void **state)
     check_types(make_experts, "experts", 4);
 }
 
-/* Keys, values, queries and a row of a group; the type is the state's. */
+/* Queries, keys, values, a row of a group, queries of an index; the type is the state's. */
 static void make_jobs(struct rig *r, uint32_t n_tok, enum bl_dtype type)
 {
     struct bl_graph *g = &r->g;
     const struct bl_angles_attr at = {.n_dims = 32, .base = 10000, .freq_scale = 1, .magnitude = 1};
+    const struct bl_round_attr eight = {.kind = BL_ROUND_E4M3, .run = 96, .n = 64, .group = 24},
+                               four = {.kind = BL_ROUND_E2M1, .run = 64, .n = 64, .group = 32};
     const bl_val q = rig_input(r, 1, 8 * 64, n_tok), k = rig_input(r, 2, 2 * 64, n_tok),
-                 v = rig_input(r, 3, 2 * 64, n_tok), c = rig_input(r, 4, 96, n_tok);
+                 v = rig_input(r, 3, 2 * 64, n_tok), c = rig_input(r, 4, 96, n_tok),
+                 i = rig_input(r, 5, 3 * 64, n_tok);
     const bl_val angles =
         bl_graph_rope_angles(g, bl_graph_param(g, BL_PARAM_POSITIONS, n_tok), 0, &at);
     const bl_val state_k = bl_graph_state(g, 1, type, 2 * 64, 32, 2),
@@ -365,8 +368,10 @@ static void make_jobs(struct rig *r, uint32_t n_tok, enum bl_dtype type)
     bl_graph_kv_store(g, bl_graph_rope_at(g, kn, angles, BL_ROPE_NORM, 64, 32), state_k);
     bl_graph_kv_store(g, v, state_v);
     const bl_val cn = bl_graph_rms_norm(g, c, weight(r, BL_F32, 96, 1, 1), 1e-5f);
-    bl_graph_kv_store_groups(g, bl_graph_rope_at(g, cn, angles, BL_ROPE_NORM, 96, 64), state_c, 4);
-    r->out[1] = bl_graph_rms_norm_runs(g, c, 96, 1e-5f);
+    const bl_val cr = bl_graph_rope_at(g, cn, angles, BL_ROPE_NORM, 96, 64);
+    bl_graph_kv_store_groups(g, bl_graph_round(g, cr, &eight), state_c, 4);
+    const bl_val ir = bl_graph_rope(g, i, angles, BL_ROPE_NORM, 64);
+    r->out[1] = bl_graph_round(g, bl_graph_hadamard(g, ir, 64), &four);
 }
 
 static void norms_rotations_and_stores(void **state)
