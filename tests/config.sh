@@ -24,7 +24,7 @@ clang)
 asan)
     options+=(-DBL_SANITIZE='address,undefined')
     # not what looks at sources only, nor one test more than once, nor kernels whose threads are fibres
-    select=(-L tier1 -E "^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.(ops|simt_models|models)\..*|\
+    select=(-L tier1 -E "^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.(ops|simt_models|simt_fuse|models)\..*|\
 simt\.(host_run|simt_host\.(old_cuda|hip)))\$")
     ;;
 tsan)
