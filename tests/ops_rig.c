@@ -384,7 +384,8 @@ static void compare_floats(const struct image *m, bl_val v, const float *got, ui
             at = i;
         }
     }
-    if (!(err <= ops.bound * sum))
+    const double least = ops.least * (double)n;
+    if (!(err <= ops.bound * (sum > least ? sum : least)))
         fail_msg("%s: NMSE %.3g, worst [%llu] of {%u, %u}: %.9g, want %.9g", m->what, err / sum,
                  (unsigned long long)at, m->r->g.vals[v].ne[0], m->r->g.vals[v].ne[1],
                  (double)got[at], (double)want[at]);

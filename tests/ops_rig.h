@@ -26,6 +26,7 @@ struct ops_device {
     bool all;                /* the full product of cases, not a selection */
     uint32_t n_cases;
     double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
+    double least;            /* mean square of floats below which it is taken for that: sums may come near 0 */
 };
 extern struct ops_device ops;
 void ops_start(const struct bl_backend *, uint32_t index, const struct bl_device_config *, bool all);
@@ -56,8 +57,8 @@ static inline const char *ops_name(enum bl_dtype t) { return bl_dtypes[t].name; 
 #define OPS_N(a) (sizeof(a) / sizeof *(a))
 
 /* ---- the cases ---- */
-void ops_embed(void **), ops_matmul(void **), ops_matmul_many_shapes(void **), ops_heads(void **), ops_experts(void **),
-    ops_experts_kinds(void **);
+void ops_embed(void **), ops_matmul(void **), ops_matmul_many_shapes(void **), ops_matmul_in_turn(void **), ops_heads(void **),
+    ops_experts(void **), ops_experts_kinds(void **);
 void ops_kv_store(void **), ops_attention(void **), ops_attention_long(void **), ops_attention_groups(void **),
     ops_choose(void **), ops_choose_ties(void **), ops_compress(void **), ops_short_conv(void **), ops_delta_rule(void **);
 

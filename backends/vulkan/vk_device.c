@@ -41,6 +41,28 @@ static void chain(struct features *f)
     X(v12.bufferDeviceAddress, "buffer addresses")                                                 \
     X(v12.timelineSemaphore, "timeline semaphores")
 
+/* An extension of 1.2 that newer drivers have as a part of 1.3; what lacks it is used all the same.
+ */
+static void find_dots(const struct bl_vk_instance *i, VkPhysicalDevice phys,
+                      struct bl_vk_facts *out)
+{
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR can = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR};
+    VkPhysicalDeviceFeatures2 core = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                      .pNext = &can};
+    VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR how = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR};
+    VkPhysicalDeviceProperties2 all = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                       .pNext = &how};
+
+    if (!bl_vk_has(i, phys, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME))
+        return;
+    i->GetPhysicalDeviceFeatures2(phys, &core);
+    i->GetPhysicalDeviceProperties2(phys, &all);
+    out->dots = can.shaderIntegerDotProduct;
+    out->fast_dots = out->dots && how.integerDotProduct4x8BitPackedSignedAccelerated;
+}
+
 static void set_features(struct features *f)
 {
     chain(f);
@@ -140,6 +162,7 @@ static void find_facts(const struct bl_vk_instance *i, VkPhysicalDevice phys,
         chain(&f);
         i->GetPhysicalDeviceFeatures2(phys, &f.core);
         out->lacks = lacking(&f);
+        find_dots(i, phys, out);
     }
     bl_vk_find_identity(i, phys, out);
 }
@@ -201,25 +224,40 @@ enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
     return BL_OK;
 }
 
+/* Where the device multiplies bytes as fast as anything; or wherever it does so at all (1), or
+ * nowhere (0). */
+static bool wants_int_dot(const struct bl_vk_facts *f)
+{
+    const char *told = getenv("BALLAST_VULKAN_INT_DOT");
+    return told && *told ? f->dots && strcmp(told, "0") != 0 : f->fast_dots;
+}
+
 static enum bl_status create_device(struct bl_vk_device *d, VkPhysicalDevice phys)
 {
-    static const char *const extensions[] = {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME};
+    static const char *const extensions[] = {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME,
+                                             VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME};
     const float priority = 1;
     const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                            .queueFamilyIndex = d->facts.family,
                                            .queueCount = 1,
                                            .pQueuePriorities = &priority};
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR dots = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR,
+        .shaderIntegerDotProduct = VK_TRUE};
     struct features f;
     set_features(&f);
+    if (d->facts.dots)
+        f.v12.pNext = &dots;
     const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                      .pNext = &f.core,
                                      .queueCreateInfoCount = 1,
                                      .pQueueCreateInfos = &queue,
-                                     .enabledExtensionCount = BL_COUNT(extensions),
+                                     .enabledExtensionCount = 1 + d->facts.dots,
                                      .ppEnabledExtensionNames = extensions};
     BL_TRY(bl_vk_check(d->instance.CreateDevice(phys, &info, NULL, &d->dev), d->base.name,
                        "the device cannot be opened"));
     BL_TRY(bl_vk_device_fns(&d->instance, d->dev, &d->vk));
+    d->int_dot = wants_int_dot(&d->facts);
     d->vk.GetDeviceQueue(d->dev, d->facts.family, 0, &d->queue);
     return BL_OK;
 }

@@ -25,6 +25,7 @@ struct bl_vk_facts {
     char id[32];                 /* stable: of the bus, or of the driver */
     bool software;               /* a driver that computes on the CPU */
     bool integrated;             /* its memory is the host's */
+    bool dots, fast_dots;        /* it multiplies four bytes with four at once; as fast as anything */
     uint32_t family;             /* of queues that compute */
     uint32_t tick_bits;          /* of its timestamps; 0: there are none */
     double tick_ns;
@@ -46,6 +47,7 @@ struct bl_vk_device {
     struct bl_vk_fns vk;
     struct bl_vk_facts facts;
     VkDevice dev;
+    bool int_dot;                /* weights meet activations as bytes, unless the plan is exact */
     VkQueue queue;
     pthread_mutex_t turn;        /* on the queue */
     VkCommandPool pool;          /* of segments */

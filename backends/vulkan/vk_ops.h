@@ -29,6 +29,11 @@ static inline uint32_t bl_vk_float(float f)
 
 enum { BL_VK_RANGES = 256 };
 struct bl_vk_range { uint64_t first, end; bool written; };
+/* Activations that lie as bytes at the start of scratch, until something is written over either. */
+struct bl_vk_quantised {
+    uint64_t from, from_end, end; /* x; end of the bytes, 0: there are none */
+    uint32_t k;                   /* elements of a row */
+};
 struct bl_vk_builder {
     struct bl_vk_device *dev;
     const struct bl_graph *graph;
@@ -39,6 +44,7 @@ struct bl_vk_builder {
     struct bl_vk_range range[BL_VK_RANGES]; /* met since the last barrier */
     uint32_t n_ranges, n_earlier;           /* of them by earlier calls than the one in hand */
     bool barrier;                           /* one is due before the next call */
+    struct bl_vk_quantised quantised;
     enum bl_status status;
 };
 
@@ -50,6 +56,8 @@ uint64_t bl_vk_weight(struct bl_vk_builder *, unsigned src);
 uint64_t bl_vk_reads(struct bl_vk_builder *, unsigned src);
 uint64_t bl_vk_writes(struct bl_vk_builder *, unsigned dst);
 uint64_t bl_vk_scratch(struct bl_vk_builder *, uint64_t off, uint64_t bytes, bool write);
+/* For addresses that the above gave before, and another call meets. */
+void bl_vk_touch(struct bl_vk_builder *, uint64_t addr, uint64_t bytes, bool write);
 
 struct bl_vk_call {
     const char *kernel;
@@ -66,6 +74,10 @@ static inline uint32_t bl_vk_groups(uint64_t n, uint32_t each)
 /* Dispatches that a call must be divided into whose invocations take n turns of loops in all, nested ones counted each:
  * drivers that compute on the CPU (gallivm) end every loop after some 65,000 and say nothing. Elsewhere 1. */
 uint32_t bl_vk_passes(const struct bl_vk_builder *, uint64_t n);
+/* Whether weights of the type meet activations as bytes here. */
+bool bl_vk_by_bytes(const struct bl_vk_builder *, uint8_t type);
+/* The address of n_tok times `rows` rows of k floats at x as bytes, at the start of scratch; made unless they are there. */
+uint64_t bl_vk_quantise(struct bl_vk_builder *, uint64_t x, uint32_t k, uint32_t rows, uint32_t n_tok);
 /* Rows of a matrix that a work group of dot.glsl takes, at the least. */
 uint32_t bl_vk_dot_rows(const struct bl_vk_device *);
 

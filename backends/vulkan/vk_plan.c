@@ -66,6 +66,29 @@ bool bl_vk_decodes(uint8_t type)
     }
 }
 
+bool bl_vk_meets_bytes(const struct bl_caps *caps, uint8_t type)
+{
+    return !caps->exact && bl_vk_decodes(type) && bl_dtypes[type].block_elems > 1;
+}
+
+/* The bytes and three floats for each 32; rows begin at multiples of 8. */
+uint64_t bl_vk_row_as_bytes(uint64_t k)
+{
+    return bl_align_up(k + k / 32 * 12, 8);
+}
+
+/* Of all rows that the node's activations make, heads being rows of their own. */
+static uint64_t product_bytes(const struct bl_caps *caps, const struct bl_graph *g,
+                              const struct bl_node *n)
+{
+    const struct bl_value *w = source(g, n, 0);
+    const struct bl_heads_attr *at = n->op == BL_OP_MATMUL_HEADS ? bl_node_attr(g, n) : NULL;
+
+    if (!bl_vk_meets_bytes(caps, w->type) || (at && at->transposed))
+        return 0;
+    return bl_vk_row_as_bytes(w->ne[0]) * source(g, n, 1)->ne[1] * (at ? w->ne[2] : 1);
+}
+
 static bool caches(const struct bl_value *v, uint64_t row)
 {
     return bl_dtype_can_cache((enum bl_dtype)v->type) &&
@@ -125,12 +148,25 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
     return off;
 }
 
-struct bl_vk_experts_layout bl_vk_experts_layout(const struct bl_graph *g, const struct bl_node *n)
+/* Of what a matrix with rows of k elements meets. */
+static uint64_t expert_bytes(const struct bl_caps *caps, const struct bl_value *w, uint64_t rows)
 {
-    const struct bl_value *ids = source(g, n, 1), *up = source(g, n, 4), *down = source(g, n, 5);
-    const uint64_t pairs = (uint64_t)ids->ne[0] * ids->ne[1];
+    return bl_vk_meets_bytes(caps, w->type) ? rows * bl_vk_row_as_bytes(w->ne[0]) : 0;
+}
+
+struct bl_vk_experts_layout bl_vk_experts_layout(const struct bl_caps *caps,
+                                                 const struct bl_graph *g, const struct bl_node *n)
+{
+    const struct bl_value *ids = source(g, n, 1), *gate = source(g, n, 3), *up = source(g, n, 4),
+                          *down = source(g, n, 5);
+    const uint64_t n_tok = ids->ne[1], pairs = ids->ne[0] * n_tok;
+    const uint64_t met[] = {expert_bytes(caps, gate, n_tok), expert_bytes(caps, up, n_tok),
+                            expert_bytes(caps, down, pairs)};
     struct bl_vk_experts_layout l = {0};
 
+    for (unsigned i = 0; i < BL_COUNT(met); i++)
+        l.bytes = met[i] > l.bytes ? met[i] : l.bytes;
+    l.bytes = bl_align_up(l.bytes, 64);
     l.n_tiles = (uint32_t)(pairs / BL_VK_SIDE + (pairs < up->ne[2] ? pairs : up->ne[2]));
     l.hidden = place(&l.bytes, pairs * up->ne[1] * sizeof(float));
     l.part = place(&l.bytes, pairs * down->ne[1] * sizeof(float));
@@ -206,13 +242,15 @@ bool bl_vk_supports(const struct bl_caps *caps, const struct bl_graph *g, const 
 uint64_t bl_vk_scratch_bytes(const struct bl_caps *caps, const struct bl_graph *g,
                              const struct bl_node *n)
 {
-    (void)caps;
     switch ((enum bl_op)n->op) {
+    case BL_OP_MATMUL:
+    case BL_OP_MATMUL_HEADS:
+        return product_bytes(caps, g, n);
     case BL_OP_ATTENTION:
     case BL_OP_ATTENTION_GROUPS:
         return bl_vk_attention_bytes(g, n);
     case BL_OP_EXPERTS:
-        return bl_vk_experts_layout(g, n).bytes;
+        return bl_vk_experts_layout(caps, g, n).bytes;
     case BL_OP_CHOOSE:
         return bl_vk_choose_layout(g, n).bytes;
     default:

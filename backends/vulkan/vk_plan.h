@@ -25,18 +25,23 @@ uint64_t bl_vk_scratch_bytes(const struct bl_caps *, const struct bl_graph *, co
 
 /* Types of weights that kernels decode. */
 bool bl_vk_decodes(uint8_t type);
+/* Weights of the type may meet activations as signed bytes (as_bytes.glsl), where a device multiplies such at full speed:
+ * scratch has room for them on every device, as a plan knows none. Bytes of a row of k elements. */
+bool bl_vk_meets_bytes(const struct bl_caps *, uint8_t type);
+uint64_t bl_vk_row_as_bytes(uint64_t k);
 
 /* Attention: parts that what few tokens see is divided into, and bytes for their results. */
 uint64_t bl_vk_most_seen(const struct bl_graph *, const struct bl_node *);
 uint32_t bl_vk_splits(const struct bl_graph *, const struct bl_node *);
 uint64_t bl_vk_attention_bytes(const struct bl_graph *, const struct bl_node *);
 
-/* Experts: products of gate, then of up; results of the pairs; pairs by expert, their tiles, of many tokens. */
+/* Experts: activations as bytes; products of gate, then of up; results of the pairs; pairs by expert, their tiles, of many
+ * tokens. */
 struct bl_vk_experts_layout {
     uint64_t hidden, part, order, tiles, bytes;
     uint32_t n_tiles; /* at most */
 };
-struct bl_vk_experts_layout bl_vk_experts_layout(const struct bl_graph *, const struct bl_node *);
+struct bl_vk_experts_layout bl_vk_experts_layout(const struct bl_caps *, const struct bl_graph *, const struct bl_node *);
 
 /* The choice among groups: their scores; the best so far. */
 struct bl_vk_choose_layout {

@@ -36,17 +36,25 @@ static void forget_earlier(struct bl_vk_builder *b)
     b->n_earlier = 0;
 }
 
-static void touch(struct bl_vk_builder *b, uint64_t addr, uint64_t bytes, bool write)
+static bool overlap(const struct bl_vk_range *r, uint64_t first, uint64_t end)
+{
+    return r->first < end && first < r->end;
+}
+
+void bl_vk_touch(struct bl_vk_builder *b, uint64_t addr, uint64_t bytes, bool write)
 {
     const struct bl_vk_range r = {addr, addr + bytes, write};
+    struct bl_vk_quantised *q = &b->quantised;
 
+    if (write && (overlap(&r, q->from, q->from_end) || overlap(&r, b->scratch, q->end)))
+        *q = (struct bl_vk_quantised){0};
     if (b->n_ranges == BL_VK_RANGES) {
         b->barrier = true;
         forget_earlier(b);
     }
     for (uint32_t i = 0; i < b->n_earlier && !b->barrier; i++)
-        b->barrier = (write || b->range[i].written) && b->range[i].first < r.end &&
-                     r.first < b->range[i].end;
+        b->barrier =
+            (write || b->range[i].written) && overlap(&r, b->range[i].first, b->range[i].end);
     b->range[b->n_ranges++] = r;
 }
 
@@ -74,13 +82,13 @@ uint64_t bl_vk_reads(struct bl_vk_builder *b, unsigned src)
 {
     if (!bl_node_src(b->graph, b->node, src))
         return 0;
-    touch(b, b->bound->src[src], bl_value_bytes(bl_vk_src(b, src)), false);
+    bl_vk_touch(b, b->bound->src[src], bl_value_bytes(bl_vk_src(b, src)), false);
     return b->bound->src[src];
 }
 
 uint64_t bl_vk_writes(struct bl_vk_builder *b, unsigned dst)
 {
-    touch(b, b->bound->dst[dst], bl_value_bytes(bl_vk_dst(b, dst)), true);
+    bl_vk_touch(b, b->bound->dst[dst], bl_value_bytes(bl_vk_dst(b, dst)), true);
     return b->bound->dst[dst];
 }
 
@@ -89,7 +97,7 @@ uint64_t bl_vk_scratch(struct bl_vk_builder *b, uint64_t off, uint64_t bytes, bo
     if (off + bytes > b->scratch_bytes && !b->status)
         b->status = bl_fail(BL_EINVAL, "%s: %s takes more scratch than was planned",
                             b->dev->base.name, bl_ops[b->node->op].name);
-    touch(b, b->scratch + off, bytes, write);
+    bl_vk_touch(b, b->scratch + off, bytes, write);
     return b->scratch + off;
 }
 

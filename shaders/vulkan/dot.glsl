@@ -1,7 +1,29 @@
 /* SPDX-License-Identifier: MIT */
-/* dot.glsl — a subgroup multiplies ROWS rows of weights with TOKENS rows of activations. */
+/* dot.glsl — a subgroup multiplies ROWS rows of weights with TOKENS rows of activations: of floats, or AS_BYTES. */
+#include "as_bytes.glsl"
 layout(constant_id = 0) const uint TOKENS = 1;
 const uint ROWS = 2;
+
+#if AS_BYTES
+/* sum[r][t] += eight elements of w, quants with their scale and minimum, · bytes [8 e, 8 e + 8) of x. */
+void add_bytes(const uvec2 q[ROWS], const vec2 dm[ROWS], const uint64_t x[TOKENS], const uint k, const uint e,
+               inout float sum[ROWS][TOKENS])
+{
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        const uvec2 v = pair_at(x[t] + 8 * e);
+        const float d = floats_at(scale_at(x[t], k, e)).v[0];
+#if HAS_MIN
+        const float all = d * float(dot8(uvec2(ONES), v));
+#endif
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+#if HAS_MIN
+            sum[r][t] = fma(dm[r].y, all, sum[r][t]);
+#endif
+            sum[r][t] = fma(dm[r].x, d * float(dot8(q[r], v)), sum[r][t]);
+        }
+    }
+}
+#endif
 
 /* w · x, or with quants of w less what belongs to the whole run: scale and minimum come last. */
 void add_run(const float w[ROWS][8], const vec2 dm[ROWS], const uint64_t x[TOKENS], const uint e,
@@ -28,7 +50,7 @@ void add_run(const float w[ROWS][8], const vec2 dm[ROWS], const uint64_t x[TOKEN
     }
 }
 
-/* sum[r][t] = row at w[r], k elements, · floats at x[t]; in all invocations. */
+/* sum[r][t] = row at w[r], k elements, · row at x[t]; in all invocations. */
 void dot_rows(const uint k, const uint64_t w[ROWS], const uint64_t x[TOKENS], out float sum[ROWS][TOKENS])
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
@@ -49,11 +71,22 @@ void dot_rows(const uint k, const uint64_t w[ROWS], const uint64_t x[TOKENS], ou
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             unpack(w[r], u, q[r], d[r], m[r]);
         [[unroll]] for (uint n = 0; n < EIGHTS; n++) {
+#if AS_BYTES
+            uvec2 bytes[ROWS];
+#endif
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                floats_of(q[r][n], run[r]);
                 dm[r] = vec2(d[r][n], m[r][n]);
+#if AS_BYTES
+                bytes[r] = q[r][n];
+#else
+                floats_of(q[r][n], run[r]);
+#endif
             }
+#if AS_BYTES
+            add_bytes(bytes, dm, x, k, eight_of(u, n), sum);
+#else
             add_run(run, dm, x, eight_of(u, n), sum);
+#endif
         }
 #endif
     }

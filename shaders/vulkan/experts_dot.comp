@@ -25,7 +25,7 @@ void main()
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         w[r] = base + uint64_t(arg.n[4]) * min(row + r, m - 1);
     for (uint t = 0; t < TOKENS; t++)
-        x[t] = arg.a[1] + 4 * uint64_t(k) * (pair / arg.n[3]);
+        x[t] = row_of_x(pair / arg.n[3]);
     float sum[ROWS][TOKENS];
     dot_rows(k, w, x, sum);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {

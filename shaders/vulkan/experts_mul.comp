@@ -18,7 +18,7 @@ void main()
     const uint e = tile.v[1 + 3 * gl_WorkGroupID.y], first = tile.v[2 + 3 * gl_WorkGroupID.y],
                n = tile.v[3 + 3 * gl_WorkGroupID.y], row0 = gl_WorkGroupID.x * SIDE;
     const uint64_t w = expert_at(0, e) + uint64_t(arg.n[4]) * (row0 + side);
-    const uint64_t x = side < n ? arg.a[1] + 4 * uint64_t(k) * (order.v[first + side] / arg.n[3]) : 0;
+    const uint64_t x = side < n ? row_of_x(order.v[first + side] / arg.n[3]) : 0;
     vec4 sum[SUB];
     multiply_tile(k, row0 + side < m ? w : 0, x, sum);
     [[unroll]] for (uint c = 0; c < SUB; c++)

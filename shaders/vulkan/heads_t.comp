@@ -2,7 +2,8 @@
 /* SPDX-License-Identifier: MIT */
 /* MATMUL_HEADS transposed: y[t][head] = (transpose of w[head]) · x[t][head] * scale. An invocation sums the columns of a
  * unit over every ACROSS-th row.
- *   a, n: as for matvec.comp, in and out being those of w as it lies: x has `out` elements a head, y has `in`
+ *   a, n: as for matvec.comp, in and out being those of w as it lies: x has `out` elements a head, y has `in`; n[4] is the
+ *   floats of a row of x
  *   groups: columns as if units had eight, tokens, heads */
 #extension GL_GOOGLE_include_directive : require
 #include "bl.glsl"

@@ -14,7 +14,7 @@ void main()
     const uint row0 = gl_WorkGroupID.x * SIDE, col0 = gl_WorkGroupID.y * SIDE;
     const uint row = row0 + load_side(), col = col0 + load_side();
     const uint64_t w = arg.a[0] + uint64_t(arg.n[6]) * head + uint64_t(arg.n[3]) * row;
-    const uint64_t x = arg.a[1] + 4 * (uint64_t(arg.n[4]) * col + k * head);
+    const uint64_t x = row_of_x(arg.n[4] * col + head);
     const float scale = arg.a[4] != 0 ? floats_at(arg.a[4]).v[arg.n[7] * head] : 1;
     vec4 sum[SUB];
     multiply_tile(k, row < m ? w : 0, col < n_tok ? x : 0, sum);

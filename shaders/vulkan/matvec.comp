@@ -3,7 +3,8 @@
 /* MATMUL and MATMUL_HEADS for few tokens: y[t] = (w · x[t]) * scale + bias. A subgroup sums ROWS rows of w for up to TOKENS
  * tokens, so that every byte of w is read once for all of them.
  *   a: w, x, y, [bias], [scale]
- *   n: in, out, tokens, bytes of a row, then floats of a row of x and of y; bytes of a head's matrix, heads' own scales
+ *   n: in, out, tokens, bytes of a row, rows of x of a token, floats of a row of y, bytes of a head's matrix, heads' own
+ *      scales
  *   groups: rows, tokens, heads */
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -25,7 +26,7 @@ void main()
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         w[r] = arg.a[0] + uint64_t(arg.n[6]) * head + uint64_t(arg.n[3]) * min(row + r, m - 1);
     for (uint t = 0; t < TOKENS; t++)
-        x[t] = arg.a[1] + 4 * (uint64_t(arg.n[4]) * (first + min(t, n_tok - 1)) + k * head);
+        x[t] = row_of_x(arg.n[4] * (first + min(t, n_tok - 1)) + head);
     const float scale = arg.a[4] != 0 ? floats_at(arg.a[4]).v[arg.n[7] * head] : 1;
     float sum[ROWS][TOKENS];
     dot_rows(k, w, x, sum);

@@ -5,14 +5,20 @@
  * Four invocations load a row, each a unit of it, whose runs go into the tile one after the other: of what is summed over
  * the order is free as long as weights and activations agree. Depths 8 g to 8 g + 7 hold their rows 8 g further on, round
  * and round, so that what a subgroup writes at a time lies in different banks. */
-const uint SIDE = 64, DEPTH = 32, SUB = 4;
-shared vec4 tile_w[DEPTH][SIDE / SUB], tile_x[DEPTH][SIDE / SUB];
+#include "as_bytes.glsl"
+const uint SIDE = 64, SUB = 4;
 
 uint sub_row() { return gl_LocalInvocationIndex % (SIDE / SUB); }
 uint sub_col() { return gl_LocalInvocationIndex / (SIDE / SUB); }
 uint load_part() { return gl_LocalInvocationIndex % 4; }
 /* Of the tile, the row that this invocation loads. */
 uint load_side() { return gl_LocalInvocationIndex / 4; }
+
+#if AS_BYTES
+#include "tile_bytes.glsl"
+#else
+const uint DEPTH = 32;
+shared vec4 tile_w[DEPTH][SIDE / SUB], tile_x[DEPTH][SIDE / SUB];
 
 void store_w(const float v[8])
 {
@@ -88,3 +94,4 @@ void multiply_tile(const uint k, const uint64_t w, const uint64_t x, out vec4 su
     }
 #endif
 }
+#endif

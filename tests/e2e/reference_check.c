@@ -21,8 +21,8 @@
  * kinds with everything that a plan can say at random (random_plan.h); memory taken is what was
  * planned. --plans 1 with the seed of a line repeats that plan. Of Vulkan devices the largest logit
  * may be another one natively, as their activations are rounded otherwise. --devices: everything on
- * the first of those named, such as cuda0; with --simulate they take the place of the simulated
- * ones. */
+ * the first of those named, such as cuda0 (exit 77 where Vulkan's are named and there are none);
+ * with --simulate they take the place of the simulated ones. */
 #include "random_plan.h"
 #include "vulkan_rig.h"
 
@@ -560,6 +560,8 @@ int main(int argc, char **argv)
         printf("%u random plans a model, seed %llu\n", n_plans, (unsigned long long)divide_seed);
         i += 4;
     }
+    if (on_devices && !strncmp(on_devices, "vulkan", 6) && !vulkan_here())
+        return 77;
     if (i < argc && !strcmp(argv[i], "--all"))
         rc = check_all();
     else if (argc - i < 2) {

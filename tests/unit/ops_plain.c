@@ -340,6 +340,7 @@ const struct CMUnitTest ops_tests[] = {
     {"embed", ops_embed, NULL, NULL, NULL},
     {"matmul", ops_matmul, NULL, NULL, NULL},
     {"matmul_many_shapes", ops_matmul_many_shapes, NULL, NULL, NULL},
+    {"matmul_in_turn", ops_matmul_in_turn, NULL, NULL, NULL},
     {"heads", ops_heads, NULL, NULL, NULL},
     {"experts", ops_experts, NULL, NULL, NULL},
     {"experts_kinds", ops_experts_kinds, NULL, NULL, NULL},

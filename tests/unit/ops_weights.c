@@ -99,6 +99,25 @@ void ops_matmul_many_shapes(void **state)
     all_products(BL_Q8_0, 96, 1);
 }
 
+/* What a device makes of x for one matrix may serve the next, but not those behind another x. */
+void ops_matmul_in_turn(void **state)
+{
+    (void)state;
+    for (uint32_t n_tok = 1; n_tok <= 10; n_tok += 9) {
+        struct rig r;
+        ops_open(&r);
+        const bl_val x = ops_input(&r, 96, n_tok), y = ops_input(&r, 96, n_tok);
+        bl_val z = 0;
+        for (uint32_t i = 0; i < 6; i++) {
+            const bl_val w = ops_weight(&r, BL_Q8_0, 96, 96, 1);
+            z = bl_graph_matmul(&r.g, w, i == 3 ? y : i == 5 ? z : x, 0, 0);
+        }
+        ops_deal(&r, n_tok, 1, (uint32_t[]){0});
+        ops_fill(&r);
+        ops_check(&r, "six matrices, %u tokens", n_tok);
+    }
+}
+
 /* ---- MATMUL_HEADS ---- */
 
 struct heads_case {
