@@ -12,7 +12,7 @@
 
 Exit 1: something is wrong or did not run. Goals that are missed are marked and counted in a line 'goals: N of M'.
 """
-import argparse, array, json, math, os, subprocess, sys, tempfile, time
+import argparse, array, json, math, os, signal, subprocess, sys, tempfile, time
 
 SPLIT_MODELS = ["mixtral-f32", "gpt-oss-mxfp4", "qwen3moe-iq3", "deepseek4-f32", "qwen3next-f32", "llama-f32"]
 IDS = [3 + 7 * i % 90 for i in range(24)]
@@ -172,11 +172,14 @@ def gbs(v):
     return "%.4g" % (v / 1e9) if v else "?"
 
 def peaks_of(a):
+    if not os.path.exists(a.peaks):
+        return []
     with open(a.peaks, encoding="utf-8") as f:
         return [json.loads(line) for line in f if line.startswith("{")]
 
 def speeds(a):
-    machine, good = load(a.machine), True
+    machine = load(a.machine)
+    good = len(peaks_of(a)) == len(a.devices.split(","))
     head("card", "reads GB/s", "halves TFLOPS")
     for p in peaks_of(a):
         row("%s, %s" % (p["card"], p["arch"]), gbs(p["read_bps"]), "%.4g" % (2 * p["f16_macs_per_s"] / 1e12))
@@ -235,7 +238,11 @@ def measured(a, path, plan, *sizes):
                else "5", "--no-read-test", "-o", "json")
     return {("decode" if r["n_gen"] else "prefill"): r for r in json.loads(text)}
 
-def judged(share, goal, goals):
+def judged(rate, peak, goal, goals):
+    """The share that a rate is of what the card does at best; 0: not known."""
+    if not peak:
+        return "?"
+    share = rate / peak
     goals.append(share >= goal)
     return "%.0f %%%s" % (100 * share, "" if share >= goal else " (goal %.0f %%)" % (100 * goal))
 
@@ -247,13 +254,12 @@ def bench_one(a, model, peak, goals):
         os.unlink(path)
     decode, prefill = r["decode"], r["prefill"]
     row(what, "%.5g" % decode["median_ts"], gbs(1e9 * decode["read_gbs"]),
-        judged(1e9 * decode["read_gbs"] / peak["read_bps"], GOAL_READ, goals), "%.5g" % prefill["median_ts"],
-        "%.4g" % (2e-3 * prefill["weight_gmacs"]), judged(1e9 * prefill["weight_gmacs"] / peak["f16_macs_per_s"], GOAL_MACS, goals))
+        judged(1e9 * decode["read_gbs"], peak.get("read_bps", 0), GOAL_READ, goals), "%.5g" % prefill["median_ts"],
+        "%.4g" % (2e-3 * prefill["weight_gmacs"]),
+        judged(1e9 * prefill["weight_gmacs"], peak.get("f16_macs_per_s", 0), GOAL_MACS, goals))
 
 def bench(a):
-    peak, goals, good = next(iter(peaks_of(a)), None), [], True
-    if not peak:
-        raise Failure("what the card does at best is not known")
+    peak, goals, good = next(iter(peaks_of(a)), {}), [], True
     print("%s. Bytes touched: weights that a token uses and cached state. Multiply-adds: those with weights.\n" % a.device_id)
     head("model", "decode t/s", "GB/s", "of reading", "prefill %d t/s" % a.prompt, "TFLOPS", "of halves")
     for model in MODELS:
@@ -309,6 +315,7 @@ def main():
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--small", action="store_true")
     a = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1)) # made-up models go, whoever stops it
     a.until = time.monotonic() + a.seconds
     a.prompt, a.gen, a.ubatch = (24, 4, 16) if a.small else (2048, 64, 2048)
     if a.part in ("bench", "placements"):
