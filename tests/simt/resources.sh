@@ -19,7 +19,7 @@ trap 'rm -rf "$scratch"' EXIT
 # Stack: where arrays are that cannot be registers, and what is spilled.
 nvidia() {
     "$nvcc" -cubin "-arch=$1" -O3 -std=c++17 -I "$root/shaders" -I "$root" -Xptxas -v "$root/shaders/simt/$2.cu" \
-        -o "$scratch/$1.$2" >"$scratch/$1.$2.log" 2>&1 || {
+        -o "$scratch/$1.$2.o" >"$scratch/$1.$2.log" 2>&1 || {
         cat "$scratch/$1.$2.log" >&2
         return 1
     }
@@ -31,15 +31,15 @@ nvidia() {
 }
 amd() {
     "$clang" -x hip --cuda-device-only --no-gpu-bundle-output "--offload-arch=$1" -nogpuinc -nogpulib -O3 -std=c++17 \
-        -I "$root/shaders" -I "$root" "$root/shaders/simt/$2.cu" -o "$scratch/$1.$2"
-    "$elf" --notes "$scratch/$1.$2" | awk -v arch="$1" '
+        -I "$root/shaders" -I "$root" "$root/shaders/simt/$2.cu" -o "$scratch/$1.$2.o"
+    "$elf" --notes "$scratch/$1.$2.o" | awk -v arch="$1" '
         $1 == ".name:" && $2 !~ /^(p|_)/ { name = $2 }
         $1 == ".private_segment_fixed_size:" { memory = $2 }
         $1 == ".vgpr_count:" { used = $2 }
         $1 == ".vgpr_spill_count:" { print arch, name, "registers", used, "memory", memory + 4 * $2 }'
 }
 compile() {
-    case $1 in sm_*) nvidia "$1" "$2" ;; *) amd "$1" "$2" ;; esac >"$scratch/$1.$2.rows"
+    case $1 in sm_*) nvidia "$1" "$2" ;; *) amd "$1" "$2" ;; esac >"$scratch/$1.$2.report"
 }
 export -f nvidia amd compile
 export nvcc clang elf root scratch
@@ -59,7 +59,7 @@ done
 [ -n "$todo" ] || exit 77
 # shellcheck disable=SC2016 # of the inner shell
 printf '%s' "$todo" | xargs -P "$(nproc)" -L 1 bash -c 'compile "$0" "$1" || exit 255'
-sort "$scratch"/*.rows >"$report"
+sort "$scratch"/*.report >"$report"
 wanted=$(($(grep -c '^KERNEL(' "$root/shaders/simt/kernels.def") * $(awk '{ print $1 }' <<<"$todo" | sort -u | grep -c .)))
 awk -v wanted="$wanted" '$NF > 0 { print; bad = 1 }
     END { print NR " kernels"; if (NR != wanted) { print "of " wanted; bad = 1 } exit bad }' "$report"
