@@ -326,6 +326,16 @@ static double common(const struct stretch *s, uint32_t n, double begin, double e
     return ns;
 }
 
+static void add_bytes(struct bl_trace_device *d, const struct bl_event *e)
+{
+    if (e->from && e->to) {
+        d[e->to].direct_bytes += (uint64_t)e->bytes;
+        return;
+    }
+    d[e->to].in_bytes += (uint64_t)e->bytes;
+    d[e->from].out_bytes += (uint64_t)e->bytes;
+}
+
 static void count(const struct bl_event *e, struct bl_trace_sum *sum, struct bl_trace_device *d)
 {
     const double ns = e->end_ns - e->begin_ns;
@@ -346,16 +356,14 @@ static void count(const struct bl_event *e, struct bl_trace_sum *sum, struct bl_
         d[e->device].sent_ns += ns;
         d[e->to].sent_bytes += (uint64_t)e->bytes;
         sum->copy_ns += ns;
-        d[e->to].in_bytes += (uint64_t)e->bytes;
-        d[e->from].out_bytes += (uint64_t)e->bytes;
+        add_bytes(d, e);
         return;
     case BL_EVENT_MOVE:
     case BL_EVENT_COPY:
         d[e->device].copy_ns += e->kind == BL_EVENT_COPY ? ns : 0; /* moves are beside its steps */
         if (e->from != e->to) {
             sum->copy_ns += ns;
-            d[e->to].in_bytes += (uint64_t)e->bytes;
-            d[e->from].out_bytes += (uint64_t)e->bytes;
+            add_bytes(d, e);
         }
         return;
     default:

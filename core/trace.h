@@ -64,8 +64,9 @@ void bl_trace_finish(struct bl_trace *); /* zeroed is fine */
 struct bl_trace_device {
     double run_ns, copy_ns, wait_ns; /* of its own stream */
     double sent_ns;                  /* beside it: experts sent there, of the host copied for that */
-    uint64_t in_bytes, out_bytes;
+    uint64_t in_bytes, out_bytes;    /* over its link with the host */
     uint64_t sent_bytes;             /* of them, experts with their tables */
+    uint64_t direct_bytes;           /* from other cards, without the host */
 };
 struct bl_trace_sum {
     double ns;                   /* of all steps */

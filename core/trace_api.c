@@ -83,6 +83,10 @@ static void describe(struct line *l, const struct bl_engine *e, const struct bl_
         if (e->place[d].dev)
             append(l, "; %s to %s %.3f MB, back %.3f MB", m->device[0].id, m->device[d].id,
                    (double)device[d].in_bytes * 1e-6, (double)device[d].out_bytes * 1e-6);
+    for (uint32_t d = 1; d < m->n_devices; d++)
+        if (device[d].direct_bytes)
+            append(l, "; other cards to %s %.3f MB", m->device[d].id,
+                   (double)device[d].direct_bytes * 1e-6);
     if (e->stage.sent_bytes)
         append(l, "; experts sent %.3f MB, of use %.3f MB", (double)e->stage.sent_bytes * 1e-6,
                (double)e->stage.used_bytes * 1e-6);

@@ -65,6 +65,27 @@ static void one_token_more(struct bl_engine *e, struct bl_session *s, struct emu
     used->peer_copies = after.peer_copies - before.peer_copies;
 }
 
+/* Of the last steps, as a trace tells it. */
+static void trace_tells_of_them(const struct bl_engine *e, const struct emu_counts *used)
+{
+    const uint32_t n = e->parts.machine.n_devices;
+    struct bl_trace_device *d = calloc(n, sizeof *d);
+    struct bl_trace_sum sum;
+    uint64_t in = 0, out = 0, direct = 0;
+
+    assert_non_null(d);
+    ok(bl_trace_sum_up(e->sched.trace, n, &sum, d));
+    for (uint32_t i = 1; i < n; i++) {
+        in += d[i].in_bytes;
+        out += d[i].out_bytes;
+        direct += d[i].direct_bytes;
+    }
+    assert_int_equal(in, used->to_card_bytes);
+    assert_int_equal(out, used->from_card_bytes);
+    assert_true(direct > 0);
+    free(d);
+}
+
 static void the_host_carries_no_activations(void **state)
 {
     const struct bl_options opt = small();
@@ -80,7 +101,9 @@ static void the_host_carries_no_activations(void **state)
         same_logits(e, "llama-f32");
         ok(bl_session_create(&s, e));
         ok(feed(e, s, prompt, 1));
+        ok(bl_engine_trace(e, true));
         one_token_more(e, s, &used);
+        trace_tells_of_them(e, &used);
         /* params go to each card, logits come back */
         assert_int_equal(used.to_card_bytes, n * e->params.bytes);
         assert_int_equal(used.from_card_bytes, bl_engine_n_vocab(e) * sizeof(float));
