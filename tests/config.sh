@@ -24,8 +24,8 @@ clang)
 asan)
     options+=(-DBL_SANITIZE='address,undefined')
     # not what looks at sources only, nor one test more than once, nor kernels whose threads are fibres
-    select=(-L tier1 -E "^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.(ops|simt_models|simt_fuse|models)\..*|\
-simt\.(host_run|simt_host\.(old_cuda|hip)))\$")
+    select=(-L tier1 -E "^(format|headers|layers|loc|unit\.vulkan_ops\..*|simt\.(ops|simt_models|simt_fuse)\..*|\
+simt\.(simt_experts|simt_direct)\..*|simt\.(mixed|host_run|simt_host\.(old_cuda|hip)))\$")
     ;;
 tsan)
     options+=(-DBL_SANITIZE=thread -DBL_VULKAN=OFF) # a software driver's own threads are not ours to check
