@@ -120,6 +120,7 @@ struct bl_device {
     const struct bl_device_ops *ops;
     char name[16];           /* "cpu0" */
     bool unified;            /* its memory is the host's: weights are read to where they stay */
+    uint64_t nodes;          /* cpu: memory nodes that its blocks are put on, a bit each; 0: any */
     uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
     struct bl_pins *pins;    /* the host: what drivers hold down of its blocks (backends/pins.h); NULL: they hold none */

@@ -140,6 +140,7 @@ struct bl_machine {
     struct bl_link *link;
     struct bl_hub *hub;
     uint32_t n_links, n_hubs;
+    bool by_node;                     /* each CPU is one memory node of the host, threads and memory */
 };
 static inline void bl_machine_finish(struct bl_machine *m) /* zeroed is fine */
 {

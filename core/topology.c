@@ -457,11 +457,27 @@ static void list_units(const struct layout *l, hwloc_const_bitmap_t among,
     out->n_cpus += n;
 }
 
+/* The same processors by node. */
+static void list_nodes(const struct layout *l, struct bl_cpus *out)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < out->n_nodes; k++) {
+        struct bl_memory_node *node = &out->node[k];
+        const hwloc_obj_t obj = hwloc_get_numanode_obj_by_os_index(l->topo, node->id);
+        node->first_cpu = n;
+        for (uint32_t i = 0; obj && !l->foreign && i < out->n_cpus; i++)
+            if (hwloc_bitmap_isset(obj->cpuset, (unsigned)out->cpu[i]))
+                out->by_node[n++] = out->cpu[i];
+        node->n_cpus = n - node->first_cpu;
+    }
+}
+
 static void list_cpus(const struct layout *l, struct bl_cpus *out)
 {
     list_units(l, l->home, NULL, out);
     out->n_home = out->n_cpus;
     list_units(l, l->allowed, l->home, out);
+    list_nodes(l, out);
     out->described = l->foreign;
     out->whole = !l->foreign && weight(l->allowed) == l->n_machine &&
                  (out->threads.quota == 0 || out->threads.quota >= l->n_machine);

@@ -18,12 +18,14 @@ struct bl_memory_node {
     uint32_t id;                 /* the system's number */
     uint32_t n_cores;            /* physical cores beside it that threads may use */
     uint64_t bytes, free_bytes;  /* free: unused or holding files that can be dropped */
+    uint32_t first_cpu, n_cpus;  /* in by_node */
 };
 struct bl_cpus {
     struct bl_threads threads;   /* what bl_threads_choose reports */
     /* One logical processor per core: those of decode's memory node first, in an order of which every beginning is
      * spread over the node. All -1 when not this machine. */
     int cpu[BL_MAX_CPUS];
+    int by_node[BL_MAX_CPUS];    /* the same, node after node, each in such an order */
     uint32_t n_home, n_cpus;     /* cores of decode's node, of all; limited by no quota */
     uint32_t home;               /* index of that node */
     bool whole;                  /* neither quota nor affinity: threads may be kept to their cores */

@@ -388,7 +388,7 @@ static uint32_t bits(uint64_t nodes)
 static void tell_nodes(const struct loader *l, uint16_t d)
 {
     const struct bl_mem *block = l->w->block[d].mem; /* the host has one */
-    const uint64_t nodes = l->plan->nodes;
+    const uint64_t nodes = l->device[d]->nodes;
     uint64_t on_node[BL_MAX_NODES];
 
     if (!nodes || !l->w->block[d].n || !block->host ||
@@ -433,8 +433,9 @@ enum bl_status bl_weights_load(struct bl_weights *w, const struct bl_model *mode
     for (uint16_t d = 0; !st && d < n_devices; d++)
         if (device[d])
             st = load_device(&l, d);
-    if (!st)
-        tell_nodes(&l, 0);
+    for (uint16_t d = 0; !st && d < n_devices; d++)
+        if (device[d])
+            tell_nodes(&l, d);
 out:
     free((void *)l.of);
     free(l.off);

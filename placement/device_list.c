@@ -267,11 +267,13 @@ static enum bl_status add_device(struct bl_machine *m, const struct item *it)
 
 static enum bl_status add_item(struct bl_machine *m, const struct item *it)
 {
-    if (!strcmp(it->backend->name, "cpu"))
-        return it->index || it->memory || it->link || it->fault
-                   ? bl_fail(BL_EINVAL, "--devices: '%s': there is one cpu, with all its memory",
-                             it->shown)
-                   : BL_OK;
+    if (!strcmp(it->backend->name, "cpu")) {
+        if (it->memory || it->link || it->fault)
+            return bl_fail(BL_EINVAL,
+                           "--devices: '%s': a cpu has the memory of its node, all of it",
+                           it->shown);
+        return it->index ? bl_machine_add_node(m, it->index) : BL_OK;
+    }
     return add_device(m, it);
 }
 

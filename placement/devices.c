@@ -3,6 +3,7 @@
 
 #include "copy_check.h"
 #include "direct.h"
+#include "log.h"
 #include "mem.h"
 #include "pacing.h"
 #include "search.h"
@@ -68,12 +69,24 @@ static enum bl_status open_one(struct bl_engine_parts *p, struct bl_pacer *pacer
     config.block_bytes = d ? md->caps.block_bytes : 0;
     if (d == 0) {
         config.threads = p->plan.threads ? p->plan.threads : config.threads;
-        config.nodes = p->plan.nodes;
+        config.nodes = p->machine.by_node ? config.nodes : p->plan.nodes;
         config.in_line = !uses_others(p);
     }
     config.unified = d && md->mem_kind == BL_MEMORY_UNIFIED;
     return is_simulated(md) ? open_simulated(pacer, md, d, &config, &p->device[d])
                             : md->backend->open(md->index, &config, &p->device[d]);
+}
+
+static void tell_nodes(const struct bl_engine_parts *p)
+{
+    for (uint16_t d = 0; p->machine.by_node && d < p->machine.n_devices; d++) {
+        const struct bl_machine_device *md = &p->machine.device[d];
+        if (md->kind == BL_KIND_CPU && p->device[d])
+            bl_info("%s: memory node %u, %u of %u core%s, %llu bytes planned", md->id,
+                    p->machine.cpus->node[md->index].id, md->config.threads, md->cores,
+                    bl_plural(md->cores),
+                    (unsigned long long)bl_ledger_planned(&p->plan.ledger, d));
+    }
 }
 
 enum bl_status bl_devices_open(struct bl_engine_parts *p, const struct bl_options *opt)
@@ -101,7 +114,9 @@ enum bl_status bl_devices_open(struct bl_engine_parts *p, const struct bl_option
                     (struct bl_shortage){.device = d, .purpose = BL_MEM_DRIVER, .asked_bytes = 1};
         }
     bl_pacer_release(pacer);
-    if (!st)
+    if (!st) {
         bl_direct_check(&p->machine, p->device);
+        tell_nodes(p);
+    }
     return st;
 }

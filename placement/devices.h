@@ -17,6 +17,8 @@
 /* Adds what the list names: NAME[NUMBER][:MEMORY][@LINK][+FAULT=N], or instead of NAME and NUMBER what a device is called
  * at every start ("pci-0000:01:00.0"); MEMORY is a size, "shared" (the host's) or "shared:" and a size. NULL: nothing. */
 enum bl_status bl_machine_add_devices(struct bl_machine *, const char *list);
+/* The host's k-th memory node, its cores and memory, as a device; what device 0 is then is the first. */
+enum bl_status bl_machine_add_node(struct bl_machine *, uint32_t k);
 /* Adds what drivers tell of, but for those that compute on this processor; note: what is left out and why; may be NULL. */
 enum bl_status bl_machine_add_found(struct bl_machine *, void (*note)(void *arg, const char *text), void *arg);
 /* Device 0 is simulated as well, in host memory, so that all times are those of one virtual clock. */

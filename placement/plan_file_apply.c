@@ -227,7 +227,7 @@ static void choose_nodes(struct bl_plan *p, const struct bl_plan_file *f,
     for (uint32_t i = 0; !c && i < d->n_domains; i++)
         here |= d->domain[i].node < BL_MAX_MEMORY_NODES ? UINT64_C(1) << d->domain[i].node : 0;
     bl_plan_choose_nodes(p, machine, opt);
-    if (!opt->no_bind && f->settings.nodes && (f->settings.nodes & ~here) == 0)
+    if (!opt->no_bind && !machine->by_node && f->settings.nodes && (f->settings.nodes & ~here) == 0)
         p->nodes = f->settings.nodes;
 }
 

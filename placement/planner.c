@@ -79,7 +79,7 @@ void bl_plan_choose_nodes(struct bl_plan *p, const struct bl_machine *machine,
     const struct bl_cpus *c = machine->cpus;
     const struct bl_decode_way *way = &machine->home;
 
-    if (!c || c->n_nodes < 2 || opt->no_bind)
+    if (!c || c->n_nodes < 2 || opt->no_bind || machine->by_node)
         return;
     const struct bl_memory_node *home = &c->node[c->home];
     const double need = (double)bl_ledger_planned(&p->ledger, 0);
@@ -115,7 +115,8 @@ static enum bl_status fill_memory(struct bl_plan *p, const struct bl_model *m,
  * read into blocks that can be placed, if there is room. */
 static bool would_rather_read(const struct bl_machine *machine, const struct bl_options *opt)
 {
-    return !opt->no_mmap && machine->cpus && machine->cpus->n_nodes > 1 && !opt->no_bind;
+    return !opt->no_mmap && machine->cpus && machine->cpus->n_nodes > 1 && !opt->no_bind &&
+           !machine->by_node;
 }
 
 static enum bl_status prefer_reading(struct bl_plan *p, const struct bl_model *m,

@@ -49,7 +49,7 @@ static bool is_usable(const struct bl_machine *m, uint16_t d)
     for (uint32_t i = 1; i < m->n_devices; i++)
         dedicated = dedicated || (m->device[i].kind == BL_KIND_GPU &&
                                   m->device[i].mem_kind == BL_MEMORY_DEDICATED);
-    return md->kind == BL_KIND_GPU && md->usable_bytes &&
+    return md->usable_bytes &&
            !(dedicated && (md->integrated || md->mem_kind == BL_MEMORY_UNIFIED));
 }
 

@@ -23,7 +23,7 @@ enum random_style { RANDOM_SCATTERED, RANDOM_LAYERS, RANDOM_HOST_EXPERTS, RANDOM
 struct random_plan {
     uint64_t first, seed;        /* as given; as it goes on */
     char devices[96];            /* besides the CPU; empty: none */
-    bool no_mmap, vulkan;        /* vulkan: one of them is */
+    bool no_mmap, vulkan, nodes; /* vulkan: one of them is; nodes: the first is a memory node of the host */
     enum random_style style;
     enum bl_expert_policy policy;
     uint32_t stream_from, most_slots;
@@ -40,13 +40,14 @@ static inline uint64_t random_start(uint64_t seed)
 /* As fast as may be: times are not what is tested. */
 static inline void random_devices(struct random_plan *r, bool vulkan_too)
 {
-    static const char *const simulated[] = {"sim%u@1TB/s", "sim%u:64MiB@1TB/s", "sim%u:shared@1TB/s"};
+    static const char *const simulated[] = {"sim%u@1TB/s", "sim%u:64MiB@1TB/s", "sim%u:shared:64MiB@1TB/s"};
     const uint32_t n = divide_pick(&r->seed, 16) ? 1 + divide_pick(&r->seed, 3) : 0;
     size_t at = 0;
 
+    r->nodes = n && !divide_pick(&r->seed, 5);
     for (uint32_t i = 0; i < n; i++) {
-        const bool vulkan = !divide_pick(&r->seed, 4) && vulkan_too;
-        const char *kind = vulkan ? "vulkan0:1GiB" : simulated[divide_pick(&r->seed, 3)];
+        const bool node = r->nodes && !i, vulkan = !divide_pick(&r->seed, 4) && vulkan_too && !node;
+        const char *kind = node ? "cpu1" : vulkan ? "vulkan0:1GiB" : simulated[divide_pick(&r->seed, 3)];
         at += (size_t)snprintf(r->devices + at, sizeof r->devices - at, i ? "," : "");
         at += (size_t)snprintf(r->devices + at, sizeof r->devices - at, kind, i);
         r->vulkan = r->vulkan || vulkan;
@@ -171,6 +172,7 @@ static inline enum bl_status random_plan_open(struct bl_engine **out, const char
 
     with.devices = *r.devices ? r.devices : NULL;
     with.no_mmap = r.no_mmap;
+    with.topology = r.nodes ? "numa:2 core:2 pu:1" : NULL;
     return parts_open(out, &p, &with, random_parts(&p, path, &with, &r));
 }
 

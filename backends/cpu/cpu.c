@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_THREADS = 1024 };
+enum { MAX_THREADS = 1024, MOST_CPUS = 64 };
 
 static struct bl_cpu_device *cpu_of(struct bl_device *dev)
 {
@@ -154,8 +154,8 @@ static void fill_kernels(struct bl_cpu_kernels *k, const struct bl_device_config
 static enum bl_status cpu_caps(uint32_t index, const struct bl_device_config *c,
                                struct bl_caps *out)
 {
-    if (index >= 1)
-        return bl_fail(BL_EUNAVAILABLE, "there is no cpu%u, only cpu0", index);
+    if (index >= MOST_CPUS) /* one, or one for each memory node */
+        return bl_fail(BL_EUNAVAILABLE, "there is no cpu%u, at most cpu%d", index, MOST_CPUS - 1);
     const uint32_t threads = c->threads > c->threads_prefill ? c->threads : c->threads_prefill;
     if (threads > MAX_THREADS)
         return bl_fail(BL_EINVAL, "cpu%u: %u threads asked for, at most %d work", index, threads,
@@ -181,6 +181,7 @@ static enum bl_status cpu_open(uint32_t index, const struct bl_device_config *c,
     d->base.ops = &device_ops;
     d->base.caps = caps;
     d->base.number = c->number;
+    d->base.nodes = c->nodes;
     snprintf(d->base.name, sizeof d->base.name, "cpu%u", index);
     /* Handing a step to another thread and back costs a small model up to 20 % of its speed. A
      * caller's thread is not bound to processors; an executor is. */

@@ -511,7 +511,7 @@ static void caps_follow_the_configuration(void **state)
     assert_int_equal(dev->caps.threads, 1);
     assert_string_equal(dev->name, "cpu0");
     dev->ops->close(dev);
-    assert_int_equal(bl_cpu_backend.open(1, &(struct bl_device_config){0}, &dev), BL_EUNAVAILABLE);
+    assert_int_equal(bl_cpu_backend.open(64, &(struct bl_device_config){0}, &dev), BL_EUNAVAILABLE);
     assert_int_equal(bl_cpu_backend.open(0, &(struct bl_device_config){.threads = 5000}, &dev),
                      BL_EINVAL);
 }

@@ -81,7 +81,7 @@ static void lists_are_read(void **state)
                {"sim0+stuck=0", "must end in alloc"},
                {"sim0+stuck=1x", "must end in alloc"},
                {"sim0,sim0", "is also that of"},
-               {"cpu1", "there is one cpu"},
+               {"cpu9", "of which cpu0 is the first"},
                {"null0", "say how much of its memory"}};
     for (size_t i = 0; i < BL_COUNT(bad); i++) {
         const struct bl_options opt = small(bad[i].list);

@@ -19,6 +19,26 @@ static struct bl_cpus choose(const char *topology)
     return c;
 }
 
+/* Every processor of threads lies on one node, in a list of that node's own. */
+static void processors_are_known_by_node(void **state)
+{
+    (void)state;
+    const struct bl_cpus c = choose(NULL);
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < c.n_nodes; k++) {
+        assert_int_equal(c.node[k].first_cpu, n);
+        for (uint32_t i = 0; i < c.node[k].n_cpus; i++, n++) {
+            bool known = false;
+            for (uint32_t j = 0; j < c.n_cpus; j++)
+                known = known || c.cpu[j] == c.by_node[n];
+            assert_true(known);
+        }
+    }
+    if (c.n_nodes)
+        assert_int_equal(n, c.n_cpus);
+}
+
 /* ---- synthetic machines ---------------------------------------------------------------------- */
 
 static void described_machines(void **state)
@@ -434,6 +454,7 @@ static void works_without_hwloc(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processors_are_known_by_node),
         cmocka_unit_test(described_machines),
         cmocka_unit_test(memory_nodes),
         cmocka_unit_test(bad_texts_are_refused),
