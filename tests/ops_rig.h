@@ -24,9 +24,13 @@ struct ops_device {
     struct bl_stream *stream;
     struct bl_mem mem, host; /* of one size: all values of a case, on the device and as the host sees them */
     bool all;                /* the full product of cases, not a selection */
-    uint32_t n_cases;
+    uint32_t n_cases, every; /* the first case of a kind is run, and of all each so many-th */
+    const char *kind;        /* of the case before: what ops_check was told */
     double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
     double least;            /* mean square of floats below which it is taken for that: sums may come near 0 */
+    /* Where memory of the device is the process's own: nobody may touch these bytes while a case runs, or may again. NULL:
+     * what is written there shows, what is read does not. */
+    void (*fence)(uint64_t addr, uint64_t bytes, bool closed);
 };
 extern struct ops_device ops;
 void ops_start(const struct bl_backend *, uint32_t index, const struct bl_device_config *, bool all);

@@ -1,15 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /* Every op of the CUDA and HIP backends against the float reference of the CPU, on the emulated
- * driver or on a card that is here.
+ * driver or on a card that is here. On the emulated one the address sanitizer sees whoever reads or
+ * writes beyond a tensor.
  *
- *     test_simt_ops LIBRARY|cuda|hip [--all] [--native] [--card N] [case]
+ *     test_simt_ops LIBRARY|cuda|hip [--all] [--every N] [--native] [--card N] [case]
  *
  * cuda, hip: this machine's driver and the kernels of this build. --all: the full product of types
- * and shapes. --native: activations as bytes or halves, as a plan has them that does not ask for
- * exact ones. --card: the N-th, from 0. case: a name; * and ? stand for parts of one. */
+ * and shapes. --every: the first case of a kind, and of all each N-th. --native: activations as
+ * bytes or halves, as a plan has them that does not ask for exact ones. --card: the N-th, from 0.
+ * case: a name; * and ? stand for parts of one. */
 #include "ops_rig.h"
 
 #include "backends.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+static void close_fence(uint64_t addr, uint64_t bytes, bool closed)
+{
+    const void *at = (const void *)(uintptr_t)addr;
+    if (closed)
+        __asan_poison_memory_region(at, (size_t)bytes);
+    else
+        __asan_unpoison_memory_region(at, (size_t)bytes);
+}
+static void (*const fence)(uint64_t, uint64_t, bool) = close_fence;
+#else
+static void (*const fence)(uint64_t, uint64_t, bool) = NULL;
+#endif
 
 static const struct bl_backend *over(const char *library)
 {
@@ -27,7 +44,7 @@ static const struct bl_backend *over(const char *library)
 int main(int argc, char **argv)
 {
     struct bl_device_config config = {.threads = 1, .exact = true};
-    uint32_t card = 0;
+    uint32_t card = 0, every = 1;
     bool all = false;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -38,6 +55,8 @@ int main(int argc, char **argv)
             config.exact = false;
         else if (!strcmp(argv[i], "--card") && i + 1 < argc)
             card = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else if (!strcmp(argv[i], "--every") && i + 1 < argc)
+            every = (uint32_t)strtoul(argv[++i], NULL, 10);
         else
             cmocka_set_test_filter(argv[i]);
     }
@@ -47,6 +66,8 @@ int main(int argc, char **argv)
         return 77;
     }
     ops_start(b, card, &config, all);
+    ops.every = every ? every : 1;
+    ops.fence = strchr(argv[1], '/') ? fence : NULL;
     if (!config.exact)
         ops.bound = 1e-3; /* one part in 127, rounded, of 32 activations: 1e-5 and below for most */
     const int failed = ops_run("simt_ops");

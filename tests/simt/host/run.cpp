@@ -10,20 +10,23 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ON_ASAN(...) __VA_ARGS__
-#include <sanitizer/common_interface_defs.h>
-#else
+/* The runtime itself is not looked at. ASan is told which stack is in use; frames of functions that never return would stay
+ * poisoned on it. TSan is told only the order that barriers and meetings make, by release and acquire. */
 #define ON_ASAN(...)
-#endif
-/* The runtime itself is not looked at: only the order that barriers and meetings make is told, by release and acquire. */
-#if defined(__SANITIZE_THREAD__)
+#define ON_TSAN(...)
+#define UNSEEN
+#if defined(__SANITIZE_ADDRESS__)
+#undef ON_ASAN
+#undef UNSEEN
+#define ON_ASAN(...) __VA_ARGS__
+#define UNSEEN __attribute__((no_sanitize_address))
+#include <sanitizer/asan_interface.h>
+#elif defined(__SANITIZE_THREAD__)
+#undef ON_TSAN
+#undef UNSEEN
 #define ON_TSAN(...) __VA_ARGS__
 #define UNSEEN __attribute__((no_sanitize_thread))
 #include <sanitizer/tsan_interface.h>
-#else
-#define ON_TSAN(...)
-#define UNSEEN
 #endif
 
 #if defined(__aarch64__)
@@ -38,8 +41,8 @@ enum state : uint8_t { RUNS, WAITS, LEFT };
 struct warp {
     uint64_t slot[2][BL_WARP]; /* two by turns: a lane may be at the next meeting while others read */
     uint64_t order[2];         /* sync objects */
-    uint32_t lanes, here, left, turn;
-    int why;
+    uint32_t lanes, here, left, turn, line;
+    bl_host_meeting why;
 };
 struct fibre {
     void *sp;
@@ -54,7 +57,7 @@ struct engine { /* of an OS thread */
     fibre f[MOST_THREADS];
     warp w[MOST_THREADS / BL_WARP];
     fibre *now;
-    uint32_t n, live, waiting, arrived, turn;
+    uint32_t n, live, waiting, arrived, turn, line;
     uint64_t order[2], begin, end; /* sync objects: barriers, of the block */
     const bl_host_kernel *kernel;
     const bl_simt_args *args;
@@ -119,7 +122,7 @@ UNSEEN static void go(fibre *to)
     engine *e = mine;
     void *unused;
     ON_ASAN(__sanitizer_start_switch_fiber(nullptr, e->host_stack, e->host_stack_bytes);)
-    ON_TSAN(__tsan_switch_to_fiber(e->host_tsan, __tsan_switch_to_fiber_no_sync);)
+    ON_TSAN(__tsan_release(&e->end); __tsan_switch_to_fiber(e->host_tsan, __tsan_switch_to_fiber_no_sync);)
     bl_host_swap(&unused, e->host_sp);
     __builtin_unreachable();
 }
@@ -167,12 +170,16 @@ UNSEEN static void release(fibre *f, uint32_t n)
 
 /* ---- barriers and meetings ---- */
 
-UNSEEN void bl_host_sync()
+UNSEEN void bl_host_sync(uint32_t line)
 {
     engine *e = mine;
     ON_TSAN(const uint32_t turn = e->turn; __tsan_release(&e->order[turn & 1]);)
     if (e->live < e->n)
         stop("a barrier that some threads never reach: they have left");
+    if (e->arrived == 0)
+        e->line = line;
+    else if (e->line != line)
+        stop("threads of one block came to different barriers");
     if (++e->arrived == e->n) {
         e->arrived = 0;
         e->turn++;
@@ -183,7 +190,7 @@ UNSEEN void bl_host_sync()
     ON_TSAN(__tsan_acquire(&e->order[turn & 1]);)
 }
 
-UNSEEN const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting why)
+UNSEEN const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting why, uint32_t line)
 {
     engine *e = mine;
     fibre *me = e->now;
@@ -191,9 +198,10 @@ UNSEEN const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting why)
     const uint32_t turn = w->turn, lane = me->at.thread % BL_WARP;
     if (w->left)
         stop("a meeting of a warp of which lanes have left");
-    if (w->here == 0)
+    if (w->here == 0) {
         w->why = why;
-    else if (w->why != why)
+        w->line = line;
+    } else if (w->why != why || w->line != line)
         stop("lanes of one warp came to different meetings");
     w->slot[turn & 1][lane] = brought;
     ON_TSAN(__tsan_release(&w->order[turn & 1]);)
@@ -213,8 +221,8 @@ UNSEEN const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting why)
 extern "C" [[noreturn]] UNSEEN void bl_host_entered(void)
 {
     engine *e = mine;
-    ON_ASAN(__sanitizer_finish_switch_fiber(nullptr, e->host_stack ? nullptr : &e->host_stack,
-                                            &e->host_stack_bytes);)
+    ON_ASAN(const void *from; size_t from_bytes; __sanitizer_finish_switch_fiber(nullptr, &from, &from_bytes);
+            if (!e->host_stack) e->host_stack = from, e->host_stack_bytes = from_bytes;)
     ON_TSAN(__tsan_acquire(&e->begin);)
     e->kernel->body(*e->args);
     ON_TSAN(__tsan_release(&e->end);)
@@ -249,6 +257,18 @@ UNSEEN static void prepare(fibre *f)
     p[RETURN_AT] = reinterpret_cast<void *>(bl_host_entry);
     f->sp = p;
     f->what = RUNS;
+}
+
+/* Whoever was in the middle goes no further. */
+UNSEEN static void forget_fibres(engine *e)
+{
+    ON_ASAN(__asan_unpoison_memory_region(e->stacks, static_cast<size_t>(e->n) * STACK);)
+    ON_TSAN(for (int i = 0; i < 2; i++) {
+        __tsan_acquire(&e->order[i]);
+        for (warp &w : e->w)
+            __tsan_acquire(&w.order[i]);
+    })
+    (void)e;
 }
 
 UNSEEN static void run_block(engine *e, const uint32_t block[3])
@@ -320,6 +340,8 @@ UNSEEN static void run_grid(engine *e, const uint32_t grid[3])
         for (block[1] = 0; block[1] < grid[1]; block[1]++)
             for (block[0] = 0; block[0] < grid[0] && !e->why[0]; block[0]++)
                 run_block(e, block);
+    if (e->why[0])
+        forget_fibres(e);
 }
 
 extern "C" UNSEEN int bl_host_kernel_run(const bl_host_kernel *k, const void *args, const uint32_t grid[3],

@@ -62,9 +62,10 @@ struct bl_host_at {
     uint32_t thread, block[3];
 };
 extern __thread bl_host_at *bl_host_here;
-void bl_host_sync();
+/* line: where in the source; all that meet have come from one. */
+void bl_host_sync(uint32_t line);
 /* Every lane of the warp brings 8 bytes and gets all of them; good until the lane's next meeting. */
-const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting);
+const uint64_t *bl_host_meet(uint64_t brought, bl_host_meeting, uint32_t line = __builtin_LINE());
 
 BL_DEV uint32_t thread_x()
 {
@@ -82,29 +83,29 @@ BL_DEV uint32_t block_z()
 {
     return bl_host_here->block[2];
 }
-BL_DEV void sync()
+BL_DEV void sync(uint32_t line = __builtin_LINE())
 {
-    bl_host_sync();
+    bl_host_sync(line);
 }
 
 BL_DEV void keep_here(uint32_t &)
 {
 }
-template <class T> BL_DEV T shuffle_of(T v, bl_host_meeting why, uint32_t from)
+template <class T> BL_DEV T shuffle_of(T v, bl_host_meeting why, uint32_t from, uint32_t line)
 {
     uint64_t word = 0;
     memcpy(&word, &v, sizeof v);
-    word = bl_host_meet(word, why)[from % BL_WARP];
+    word = bl_host_meet(word, why, line)[from % BL_WARP];
     memcpy(&v, &word, sizeof v);
     return v;
 }
-template <class T> BL_DEV T shuffle_xor(T v, uint32_t m)
+template <class T> BL_DEV T shuffle_xor(T v, uint32_t m, uint32_t line = __builtin_LINE())
 {
-    return shuffle_of(v, BL_HOST_XOR, thread_x() % BL_WARP ^ m);
+    return shuffle_of(v, BL_HOST_XOR, thread_x() % BL_WARP ^ m, line);
 }
-template <class T> BL_DEV T shuffle(T v, uint32_t from)
+template <class T> BL_DEV T shuffle(T v, uint32_t from, uint32_t line = __builtin_LINE())
 {
-    return shuffle_of(v, BL_HOST_FROM, from);
+    return shuffle_of(v, BL_HOST_FROM, from, line);
 }
 
 BL_DEV int dot4(uint32_t a, uint32_t b, int c)
