@@ -161,7 +161,6 @@ BL_KERNEL(choose_best, THREADS)
         else
             above = middle;
     }
-    sync();
     if (me == 0)
         by_heap(c);
     sync();

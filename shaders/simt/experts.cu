@@ -31,6 +31,7 @@ BL_DEV float score_of(const routing &s, const struct bl_simt_args &p, uint32_t e
     return s.p[e] + (p.a[1] ? floats(p.a[1])[e] : 0);
 }
 
+/* Until the end a thread meets its own experts only. */
 BL_DEV void gate(routing &s, const struct bl_simt_args &p)
 {
     const uint32_t n = p.n[0], me = thread_x();
@@ -120,7 +121,6 @@ BL_DEV uint32_t take(routing &s, uint32_t n)
     e = s.best[0];
     for (uint32_t w = 1; w < THREADS / BL_WARP; w++)
         better(key, e, s.best_key[w], s.best[w]);
-    sync();
     if (thread_x() == 0)
         s.key[e] = OUT;
     sync();
@@ -178,7 +178,6 @@ BL_KERNEL(route, THREADS)
         return;
     for (uint32_t e = thread_x(); e < n; e += THREADS)
         s.p[e] = floats(p.a[0])[static_cast<uint64_t>(n) * t + e];
-    sync();
     gate(s, p);
     if (p.a[2])
         for (uint32_t u = thread_x(); u < used; u += THREADS)
