@@ -11,6 +11,7 @@ import json, os, re, subprocess, sys, tempfile, time
 
 GIB = 1 << 30
 PROGRAM = None
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/reference/models/qwen35moe-f32.gguf")
 
 # ---- rigs -----------------------------------------------------------------------------------------------
 
@@ -293,6 +294,83 @@ def case_35_one_numbering():
     b = plan(header("gpt-oss-20b"), rig(cpu(64), *cards[::-1], links=links[::-1]), "-c", "8192")
     assert places(a) == places(b), "the order of cards decides"
     assert "pci-0000:41:00.0" in table(header("gpt-oss-20b"), rig(cpu(64), *cards, links=links), "-c", "8192")
+
+# ---- devices that are simulated, and run ------------------------------------------------------------------
+#
+# Others of this kind are unit tests: 37 test_sim and cli/devices.cases, 39 and 40 test_overlap, 43 test_search_slots, 59
+# test_blocks.
+
+def sims(n):
+    return ["--devices", ",".join("sim%d" % i for i in range(n)), "--device-set", "cpu0.read=1GB/s"]
+
+def tokens(*args):
+    ids = " ".join(str(7 * i % 200 + 3) for i in range(30))
+    return run("logits", "-m", TINY, "--ids", ids, "--greedy", "8", "--exact", *args)
+
+def case_19_layers_scattered_over_eight_devices():
+    """LC#26152, #24657: an assertion of the scheduler, with more inputs than it has room for."""
+    r = rig(cpu(512), *[card(i, 24) for i in range(7)])
+    rules = ["-ot", ",".join(r"blk\.%d\.=CUDA%d" % (l, l * 5 % 7) for l in range(0, 43, 2))]
+    fits(plan(header("deepseek-v4-flash"), r, "-c", "4096", *rules))
+    rules = ["-ot", r"blk\.0\..*exps=sim5,blk\.0\.=sim3,blk\.1\.=sim6,blk\.2\..*exps=sim1,blk\.2\.=sim0,blk\.3\.=sim2"]
+    run("plan", "-m", TINY, "--exact", *sims(7), *rules, "-o", "p19.json")
+    assert tokens(*sims(7), "--plan", "p19.json").stdout == tokens().stdout
+
+def case_29_pinned_memory_is_of_what_the_limit_leaves():
+    """imp#2070: a pinned pool is sized by the host's memory, whatever the limit of the process."""
+    limit = 4 * GIB
+    for name, text in (("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+                       ("sys/fs/cgroup/a/memory.max", "%d\n" % limit), ("sys/fs/cgroup/a/memory.current", "0\n")):
+        os.makedirs(os.path.dirname("root/" + name), exist_ok=True)
+        with open("root/" + name, "w") as f:
+            f.write(text)
+    args = ["plan", "-m", header("qwen3-30b-a3b", "--layers", "6"), "--cgroup-root", "root", "--devices", "sim0:24GiB@50GB/s",
+            "--device-set", "cpu0.read=20GB/s", "-cmoe", "-c", "4096", "-ub", "2048", "--format", "json"]
+    j = json.loads(run(*args).stdout)["derived"]
+    fits(j)
+    assert 0 < planned(j, "cpu0", "staging") <= limit / 8 and planned(j, "cpu0") <= limit
+    refused(run(*args, "--cgroup-root", "root", "-m", header("qwen3-30b-a3b"), code=3).stderr, "cpu0", "GiB short|lacks")
+
+def case_36_devices_keep_their_order():
+    """unsloth#11029: a list of devices in another order is sorted."""
+    for names in ("sim1", "sim0"), ("sim0", "sim1"):
+        p = run("plan", "-m", TINY, "--devices", ",".join(names), "--device-set", "cpu0.read=1GB/s", "--format", "json")
+        assert [d["id"] for d in json.loads(p.stdout)["derived"]["devices"]] == ["cpu0", *names]
+
+def case_38_what_a_step_costs_besides_is_counted():
+    """FT#151, #436, #232: the automatic choice is the slow one, since bandwidth alone was looked at."""
+    m = header("qwen3-30b-a3b")
+    for ns in (5000, 3000000):
+        r = rig(cpu(64, 16, 200), card(0, 24, 300, 20, launch_ns=ns), links=[dict(link(0), cross_ns=ns, latency_ns=ns)])
+        speed = [plan(m, r, "-c", "4096", "--target", "decode", *a)["prediction"]["decode"]["tok_per_s"]
+                 for a in ([], ["-ngl", "0"], ["-ngl", "99", "-cmoe"], ["-ngl", "99"])]
+        assert speed[0] >= 0.9 * max(speed), "%.1f chosen, %s by hand" % (speed[0], speed[1:])
+        assert (speed[1] > speed[3]) == (ns > 5000), "the rig does not show what it is for: %s" % speed
+
+def case_41_experts_are_sent_from_where_it_pays():
+    """LC#27425, #18530: a batch of 32 is where copying begins, whatever the link."""
+    at = []
+    for gbps in (3, 50):
+        j = plan(header("gpt-oss-120b"), rig(cpu(128), card(0, 24), links=[link(0, gbps)]), "-c", "8192", "-ub", "4096",
+                 "-b", "4096")
+        at.append([d.get("sent_from_tok", 0) for d in j["devices"] if d["id"] == "gpu0"][0] or 1 << 30)
+    assert at[0] > 2 * at[1] > 0, "from %s tokens on" % at
+
+def case_42_experts_on_a_card_leave_ram():
+    """KT#2084: experts that are on the card are still held in RAM."""
+    run("plan", "-m", TINY, "--exact", *sims(1), "-ot", "blk=CPU", "-o", "p42.json")
+    with open("p42.json") as f:
+        j = json.load(f)
+    j["placement"] += [{"layer": l, "experts": "0-2", "device": "sim0"} for l in range(4)]
+    write("q42.json", j)
+    held = []
+    for name in "p42.json", "q42.json":
+        p = tokens(*sims(1), "--plan", name, "-v")
+        assert p.stdout == tokens().stdout
+        held.append({d: int(re.search(r"^%s +weights +(\d+) +\1$" % d, p.stderr, re.M)[1]) for d in ("cpu0", "sim0")
+                     if re.search("^%s +weights" % d, p.stderr, re.M)})
+    granule = 65536
+    assert 0 < held[1]["sim0"] and held[0]["cpu0"] - held[1]["cpu0"] >= held[1]["sim0"] - 2 * granule, held
 
 # ---- a projector's file: metadata and no tensors ----------------------------------------------------------
 
