@@ -109,6 +109,29 @@ static enum bl_status confirm_one(struct trial *t, uint32_t n, struct trial **ch
     return BL_OK;
 }
 
+/* Where the context was made shorter, buffers that only lowering knows may leave no room for the
+ * last of it. */
+static enum bl_status retreat(struct trial *t, struct trial **chosen)
+{
+    enum { STEP = 256, ROUNDS = 4 };
+    struct bl_search_state *s = &t->s;
+    const bool shorter = t->c.plan.ctx_tokens < t->c.asked_ctx_tokens;
+
+    for (unsigned i = 0; shorter && !*chosen && i < ROUNDS && t->c.plan.ctx_tokens > STEP; i++) {
+        set_ctx(t, t->c.plan.ctx_tokens - STEP);
+        bl_search_close(s);
+        *s = (struct bl_search_state){
+            .model = s->model, .machine = s->machine, .opt = s->opt, .plan = s->plan};
+        BL_TRY(bl_search_open(s));
+        BL_TRY(bl_search_settle(s, &t->fits));
+        if (t->fits)
+            BL_TRY(confirm_one(t, 1, chosen));
+    }
+    if (*chosen && t->c.plan.ctx_tokens < s->opt->least_ctx_tokens)
+        return bl_search_no_room(s, t->c.plan.ctx_tokens);
+    return BL_OK;
+}
+
 static enum bl_status try_sizes(struct trial *t, uint32_t *n, const struct bl_model *m,
                                 const struct bl_machine *machine,
                                 const struct bl_search_options *opt, struct bl_plan *sized)
@@ -167,6 +190,8 @@ static enum bl_status search_cards(struct bl_choice *out, struct trial *t, uint3
     with.may_shrink_ctx = opt->may_shrink_ctx || longest;
     BL_TRY(try_sizes(t, n, m, machine, &with, &sized));
     BL_TRY(confirm_one(t, *n, &best));
+    if (!best)
+        BL_TRY(retreat(&t[0], &best));
     if (!best)
         return bl_search_no_room(&t[0].s, 0);
     BL_TRY(
