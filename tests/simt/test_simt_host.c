@@ -238,6 +238,36 @@ static void copies_keep_their_order(void **state)
     assert_true(rig_cards(&two));
 }
 
+/* A copy of more pieces than may be in flight: the room of a piece is used again only once the
+ * stream has come past it. */
+static void long_copies_use_their_room_again(void **state)
+{
+    enum { LONG_BYTES = 65 * (4 << 20) + 4096 };
+    (void)state;
+    assert_true(rig_cards(&(struct emu_config){.n_cards = 1,
+                                               .mem_bytes = {LONG_BYTES + (8 << 20)},
+                                               .late_us = LATE_US,
+                                               .no_register = true}));
+    struct bl_device *cpu = open_cpu(), *dev = rig_open(0);
+    struct bl_mem host = block(cpu, LONG_BYTES, true), m = block(dev, LONG_BYTES, false);
+    struct bl_stream *s;
+
+    count_up(&host, 3);
+    ok(dev->ops->stream_open(dev, &s));
+    ok(dev->ops->copy(s, &m, 0, &host, 0, LONG_BYTES));
+    finish(s);
+    memset(host.host, 0, LONG_BYTES);
+    ok(dev->ops->copy(s, &host, 0, &m, 0, LONG_BYTES));
+    finish(s);
+    check_counts_up(&host, 3);
+    dev->ops->stream_close(s);
+    dev->ops->mem_free(&m);
+    cpu->ops->mem_free(&host);
+    dev->ops->close(dev);
+    cpu->ops->close(cpu);
+    assert_true(rig_cards(&two));
+}
+
 static void blocks_of_the_host_can_be_imported(void **state)
 {
     (void)state;
@@ -577,11 +607,37 @@ static void what_is_stuck_is_given_up(void **state)
     assert_false(rig_cards(&two)); /* the driver kept it all */
 }
 
+static void copies_in_flight_are_so_many(void **state)
+{
+    enum bl_status st = BL_OK;
+    int n = 0;
+    (void)state;
+    assert_true(rig_cards(&(struct emu_config){.n_cards = 1, .stuck_nth = 1, .no_register = true}));
+    struct bl_device *cpu = open_cpu(), *dev = rig_open(0);
+    struct bl_mem host = block(cpu, BYTES, true), m = block(dev, BYTES, false);
+    struct bl_stream *s;
+
+    ok(dev->ops->stream_open(dev, &s));
+    dev->ops->patience(s, SHORT_NS);
+    while (!st && n++ < 1000)
+        st = dev->ops->copy(s, &m, 0, &host, 0, BYTES);
+    must_fail(st, BL_ETIMEDOUT, "pieces of copies have not been moved");
+    dev->ops->cancel(s);
+    dev->ops->stream_close(s);
+    dev->ops->mem_free(&m);
+    dev->ops->close(dev);
+    assert_false(rig_cards(&two)); /* the driver kept it all */
+    cpu->ops->mem_free(&host);
+    cpu->ops->close(cpu);
+}
+
 static void a_wait_that_never_ends_can_be_cancelled(void **state)
 {
     struct round r;
     struct bl_stream *other;
     struct bl_point never, end;
+    enum bl_status st = BL_OK;
+    int n = 0;
     (void)state;
 
     if (rig.is_old)
@@ -593,6 +649,10 @@ static void a_wait_that_never_ends_can_be_cancelled(void **state)
     ok(r.dev[1]->ops->wait(r.stream[1], never));
     ok(r.dev[1]->ops->signal(r.stream[1], &end));
     must_fail(r.dev[1]->ops->join(end, SHORT_NS), BL_ETIMEDOUT, "no answer");
+    r.dev[1]->ops->patience(r.stream[1], SHORT_NS);
+    while (!st && n++ < 1000) /* as many as may be in flight */
+        st = r.dev[1]->ops->wait(r.stream[1], never);
+    must_fail(st, BL_ETIMEDOUT, "waits for other devices have not ended");
     r.dev[1]->ops->cancel(r.stream[1]);
     must_fail(r.dev[1]->ops->join(end, LONG_NS), BL_ECANCELLED, "cancelled");
     r.dev[1]->ops->stream_close(r.stream[1]);
@@ -740,6 +800,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(kernels_that_do_not_fit_are_named, afresh),
         cmocka_unit_test_setup(memory_is_taken_as_planned, afresh),
         cmocka_unit_test_setup(copies_keep_their_order, afresh),
+        cmocka_unit_test_setup(long_copies_use_their_room_again, afresh),
         cmocka_unit_test_setup(blocks_of_the_host_can_be_imported, afresh),
         cmocka_unit_test_setup(cards_close_in_any_order, afresh),
         cmocka_unit_test_setup(large_blocks_are_held_in_windows, afresh),
@@ -750,6 +811,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(a_card_waits_without_who_enqueues, afresh),
         cmocka_unit_test_setup(points_are_many, afresh),
         cmocka_unit_test_setup(what_is_stuck_is_given_up, afresh),
+        cmocka_unit_test_setup(copies_in_flight_are_so_many, afresh),
         cmocka_unit_test_setup(a_wait_that_never_ends_can_be_cancelled, afresh),
         cmocka_unit_test_setup(failures_of_others_are_told, afresh),
         cmocka_unit_test_setup(any_call_may_fail, afresh),

@@ -237,8 +237,8 @@ static void row_of_a_model(void **state)
     assert_int_equal(bl_bench_measure(&r, e, &how), BL_OK);
     assert_int_equal(r.n_samples, 3);
     for (uint32_t i = 0; i < bl_engine_op_time(e, i, &t); i++) {
-        if (!strcmp(t.name, "embed f32")) /* 16 + 4 tokens, then 5 times one */
-            assert_int_equal(t.steps, 3 * 7);
+        if (!strcmp(t.name, "embed f32"))       /* 16 + 4 tokens, then 5 times one; less what the */
+            assert_in_range(t.steps, 1, 3 * 7); /* other thread did while this one was away */
         steps += t.steps;
         barriers += t.barriers;
         ns += t.run_ns + t.wait_ns;
