@@ -74,9 +74,11 @@ static inline enum bl_status streamed_open(struct bl_engine **out, const char *p
     return made;
 }
 
-/* The same over the devices of the options. */
-static inline enum bl_status streamed_over(struct bl_engine **out, const char *path, const struct bl_options *opt,
-                                           uint64_t *seed)
+typedef enum bl_status plan_fn(struct bl_engine_parts *, uint64_t *seed);
+
+/* On the devices of the options, placed by `lay`. */
+static inline enum bl_status laid_over(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                       plan_fn *lay, uint64_t *seed)
 {
     struct bl_engine_parts p = {0};
     struct bl_model_options mo;
@@ -93,7 +95,7 @@ static inline enum bl_status streamed_over(struct bl_engine **out, const char *p
     if (!st)
         st = bl_plan_size_steps(&p.plan, p.model, opt);
     if (!st)
-        st = stream_plan(&p, seed);
+        st = lay(&p, seed);
     if (!st)
         st = bl_devices_open(&p, opt);
     if (st) {
@@ -103,6 +105,12 @@ static inline enum bl_status streamed_over(struct bl_engine **out, const char *p
     const enum bl_status made = bl_engine_create(out, &p, opt);
     bl_engine_parts_finish(&p); /* handed back where a device had less memory than was planned */
     return made;
+}
+
+static inline enum bl_status streamed_over(struct bl_engine **out, const char *path, const struct bl_options *opt,
+                                           uint64_t *seed)
+{
+    return laid_over(out, path, opt, stream_plan, seed);
 }
 
 #endif

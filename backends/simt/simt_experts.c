@@ -103,6 +103,7 @@ static void bind(struct bl_simt_builder *b, unsigned src, uint64_t x, uint64_t y
     a->a[BL_SIMT_IDS] = bl_simt_src_addr(b, IDS);
     a->a[BL_SIMT_PARAMS] = b->params;
     a->n[BL_SIMT_USED] = bl_simt_src(b, IDS)->ne[0];
+    a->n[BL_SIMT_N_EXPERTS] = bl_simt_src(b, src)->ne[2];
     a->n[BL_SIMT_DIVISOR] = divisor;
     a->n[BL_SIMT_KIND] = at->glu.kind;
     a->n[BL_SIMT_ALPHA] = bl_simt_float(at->glu.alpha);
@@ -230,7 +231,7 @@ static void sum_pairs(struct bl_simt_builder *b, const struct layout *l, uint64_
     c.args = (struct bl_simt_args){
         .a = {bl_simt_src_addr(b, DOWN), bl_simt_scratch(b, l->part, l->order - l->part), y,
               bl_simt_src_addr(b, IDS), b->params, bl_simt_src_addr(b, WEIGHTS), addend},
-        .n = {down->ne[1], ids->ne[0]}};
+        .n = {down->ne[1], ids->ne[0], down->ne[2]}};
     bl_simt_emit(b, &c);
 }
 

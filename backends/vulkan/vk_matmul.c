@@ -205,7 +205,7 @@ static void multiply(struct bl_vk_builder *b, const struct bl_vk_experts_layout 
         .a = {bl_vk_weight(b, m->src), x, m->y, bl_vk_reads(b, IDS), b->params,
               bl_vk_weight(b, m->src + 3), bl_vk_weight(b, m->src + 6), m->after_gate ? m->y : 0},
         .n = {w->ne[0], w->ne[1], ids->ne[0], ids->ne[0] / m->rows, row_bytes(w), at->glu.kind,
-              bl_vk_float(at->glu.alpha), bl_vk_float(at->glu.limit)}};
+              bl_vk_float(at->glu.alpha), bl_vk_float(at->glu.limit), w->ne[2]}};
     if (many) {
         c.args.a[8] = bl_vk_scratch(b, l->order, l->tiles - l->order, false);
         c.args.a[9] = bl_vk_scratch(b, l->tiles, l->bytes - l->tiles, false);
@@ -227,7 +227,7 @@ static void sum_pairs(struct bl_vk_builder *b, const struct bl_vk_experts_layout
         .a = {bl_vk_weight(b, DOWN),
               bl_vk_scratch(b, l->part, l->order ? l->order - l->part : l->bytes - l->part, false),
               bl_vk_writes(b, 0), bl_vk_reads(b, IDS), b->params, bl_vk_reads(b, WEIGHTS)},
-        .n = {down->ne[1], ids->ne[0]}};
+        .n = {down->ne[1], ids->ne[0], down->ne[2]}};
     c.groups[0] = bl_vk_groups(down->ne[1], BL_VK_GROUP);
     c.groups[1] = ids->ne[1];
     bl_vk_emit(b, &c);

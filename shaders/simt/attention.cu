@@ -109,7 +109,8 @@ BL_DEV void find_rows(work<R> &s, const struct bl_simt_args &p, const block_job 
     if (i < g.all.n_rows) {
         const uint32_t row = p.a[CHOSEN] ? at<const uint32_t>(p.a[CHOSEN])[g.t * p.n[N_CHOSEN] + i] : i;
         s.key[thread_x()] = s.value[thread_x()] =
-            p.a[ROWS] + static_cast<uint64_t>(p.n[KEY_BYTES]) * (g.slot * p.n[GROUP_ROWS] + row) + head;
+            p.a[ROWS] +
+            static_cast<uint64_t>(p.n[KEY_BYTES]) * (g.slot * p.n[GROUP_ROWS] + least(row, p.n[GROUP_ROWS] - 1)) + head;
         return;
     }
     const uint64_t row = row_of(p.n[SEQ_ROWS], g.slot, g.all.first + i - g.all.n_rows);

@@ -197,6 +197,7 @@ struct sorting {
 
 /* Pairs by expert, and the tiles of pairs that they make; one block.
  *   a: table, ids, order, tiles, params   n: experts, used, most pairs of a tile
+ * Ids beyond the experts, such as where the device that chooses has failed, are of none.
  * tiles: how many, then {expert, first place in order, pairs} each. Where a pair comes to stand among those of its expert
  * does not matter: each is multiplied on its own. */
 BL_KERNEL(experts_sort, THREADS)
@@ -210,7 +211,7 @@ BL_KERNEL(experts_sort, THREADS)
         s.count[e] = 0;
     sync();
     for (uint32_t i = me; i < pairs; i += THREADS)
-        if (table[id[i]])
+        if (id[i] < n && table[id[i]])
             add_shared(&s.count[id[i]], 1);
     sync();
     if (me == 0) {
@@ -233,12 +234,12 @@ BL_KERNEL(experts_sort, THREADS)
         }
     sync();
     for (uint32_t i = me; i < pairs; i += THREADS)
-        if (table[id[i]])
+        if (id[i] < n && table[id[i]])
             at<uint32_t>(p.a[2])[add_shared(&s.next[id[i]], 1)] = i;
 }
 
 /* The weighted sum of a token's experts, of those that the device has, in the order they were chosen; added to a value.
- *   a: table, products, y, ids, params, weights, [what is added]   n: elements, used   grid: elements, tokens */
+ *   a: table, products, y, ids, params, weights, [what is added]   n: elements, used, experts   grid: elements, tokens */
 BL_KERNEL(experts_sum, THREADS)
 {
     const uint32_t n = p.n[0], used = p.n[1], i = block_x() * THREADS + thread_x(), t = block_y();
@@ -248,7 +249,8 @@ BL_KERNEL(experts_sum, THREADS)
     float sum = 0;
     for (uint32_t u = 0; u < used; u++) {
         const uint64_t pair = static_cast<uint64_t>(used) * t + u;
-        if (table[at<const uint32_t>(p.a[3])[pair]])
+        const uint32_t id = at<const uint32_t>(p.a[3])[pair];
+        if (id < p.n[2] && table[id])
             sum = fmaf(floats(p.a[5])[pair], floats(p.a[1])[n * pair + i], sum);
     }
     const uint64_t to = static_cast<uint64_t>(n) * t + i;

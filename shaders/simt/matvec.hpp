@@ -49,7 +49,7 @@ template <uint32_t T> BL_DEV void begin(rows<T> &r, const struct bl_simt_args &p
         r.n_tok = 1;
         r.skip = r.pair >= step_of(p.a[PARAMS])->n_tok * p.n[USED];
         r.expert = r.skip ? 0 : at<const uint32_t>(p.a[IDS])[r.pair];
-        r.skip = r.skip || !entry_of(p.a[W_OF], r.expert);
+        r.skip = r.skip || r.expert >= p.n[N_EXPERTS] || !entry_of(p.a[W_OF], r.expert);
         BL_UNROLL for (uint32_t t = 0; t < T; t++)
             r.x[t] = floats(p.a[X]) + static_cast<uint64_t>(in) * (r.pair / p.n[DIVISOR]);
         return;

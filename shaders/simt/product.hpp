@@ -5,7 +5,7 @@
  *      [bias of up], [its scale], [order], [tiles], [scales of rows of x], [what is added], [weights of streams], [streams]
  *   n: of each product out, first block; then in, tokens, bytes of a row, floats of a row of x, of y; bytes of a head's
  *      matrix, heads' own scales; lanes of a row, experts used, row of x of a pair is pair / n[DIVISOR], glu kind, alpha,
- *      limit; row groups of a block, wide, products, streams
+ *      limit; row groups of a block, wide, products, streams, experts (ids beyond them are of none)
  *
  * Purpose   one set of numbers for MATMUL, MATMUL_HEADS (the grid's z is the head) and EXPERTS. With ids, matrices, biases
  *           and scales are tables of addresses, one for each expert, 0 where the device has none; a pair is a token and one
@@ -31,7 +31,7 @@ enum {
 enum {
     OUT, FIRST, EACH_N,
     IN = EACH_N * MOST_PRODUCTS, TOKENS, ROW_BYTES, X_STRIDE, Y_STRIDE, HEAD_BYTES, OWN_SCALES, LANES, USED, DIVISOR, KIND,
-    ALPHA, LIMIT, PASSES, WIDE, PRODUCTS, N_STREAMS
+    ALPHA, LIMIT, PASSES, WIDE, PRODUCTS, N_STREAMS, N_EXPERTS
 };
 
 /* Of expert e; 0: absent. */

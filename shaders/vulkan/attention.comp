@@ -75,7 +75,7 @@ uint row_of(const view v, const uint i)
     if (i >= v.n_rows)
         return v.slot * arg.n[6] + (v.first + i - v.n_rows) % arg.n[6];
     const uint row = arg.a[5] != 0 ? words_at(arg.a[5]).v[v.t * arg.n[11] + i] : i;
-    return v.slot * arg.n[9] + row;
+    return v.slot * arg.n[9] + min(row, arg.n[9] - 1); /* who chooses may have failed */
 }
 
 bool sees(const view v, const uint i, const uint token)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* experts.glsl — a matrix of every expert, of which the device has those whose address is not 0.
  *   a: table, x, y, ids, params, [biases], [scales], [gate's products], [order], [tiles]
- *   n: in, out, used, row of x of a pair is pair / n[3], bytes of a row, glu kind, alpha, limit
- * A pair is a token and one of the experts chosen for it. Where gate's products are given, act(those) * these is written. */
+ *   n: in, out, used, row of x of a pair is pair / n[3], bytes of a row, glu kind, alpha, limit, experts
+ * A pair is a token and one of the experts chosen for it; ids beyond the experts, such as where the device that chooses has
+ * failed, are of none. Where gate's products are given, act(those) * these is written. */
 #include "glu.glsl"
 
-uint64_t expert_at(const uint a, const uint e) { return arg.a[a] != 0 ? addrs_at(arg.a[a]).v[e] : uint64_t(0); }
+uint64_t expert_at(const uint a, const uint e) { return arg.a[a] != 0 && e < arg.n[8] ? addrs_at(arg.a[a]).v[e] : uint64_t(0); }
 
 float finish(const float sum, const uint e, const uint row, const uint64_t at)
 {

@@ -19,7 +19,7 @@ void main()
         count[e] = 0;
     barrier();
     for (uint p = me; p < pairs; p += 256)
-        if (addrs_at(arg.a[0]).v[id.v[p]] != 0)
+        if (id.v[p] < n && addrs_at(arg.a[0]).v[id.v[p]] != 0)
             atomicAdd(count[id.v[p]], 1);
     barrier();
     if (me == 0) {
@@ -37,6 +37,6 @@ void main()
     }
     barrier();
     for (uint p = me; p < pairs; p += 256)
-        if (addrs_at(arg.a[0]).v[id.v[p]] != 0)
+        if (id.v[p] < n && addrs_at(arg.a[0]).v[id.v[p]] != 0)
             words_at(arg.a[2]).v[atomicAdd(next[id.v[p]], 1)] = p;
 }

@@ -1,7 +1,7 @@
 #version 450
 /* SPDX-License-Identifier: MIT */
 /* The weighted sum of a token's experts, of those that the device has, in the order they were chosen.
- *   a: table, products, y, ids, params, weights   n: elements, used   groups: elements, tokens */
+ *   a: table, products, y, ids, params, weights   n: elements, used, experts   groups: elements, tokens */
 #extension GL_GOOGLE_include_directive : require
 #include "bl.glsl"
 
@@ -14,8 +14,8 @@ void main()
         return;
     float sum = 0;
     for (uint u = 0; u < used; u++) {
-        const uint pair = used * t + u;
-        if (addrs_at(arg.a[0]).v[words_at(arg.a[3]).v[pair]] != 0)
+        const uint pair = used * t + u, id = words_at(arg.a[3]).v[pair];
+        if (id < arg.n[2] && addrs_at(arg.a[0]).v[id] != 0)
             sum = fma(floats_at(arg.a[5]).v[pair], floats_at(arg.a[1] + 4 * uint64_t(n) * pair).v[i], sum);
     }
     floats_at(arg.a[2] + 4 * uint64_t(n) * t).v[i] = sum;

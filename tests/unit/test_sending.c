@@ -303,6 +303,56 @@ static void every_fault_is_told(void **state)
     }
 }
 
+/* Everything on the first card but the experts, which are on the second. */
+static enum bl_status experts_apart(struct bl_engine_parts *p, uint64_t *seed)
+{
+    (void)seed;
+    for (uint32_t l = 0; l <= p->plan.n_layers; l++)
+        for (unsigned part = 0; part < BL_N_PARTS; part++)
+            p->plan.slot[l * BL_N_PARTS + part] = part == BL_PART_EXPERTS ? 2 : 1;
+    return bl_plan_check(&p->plan, p->model, &p->machine);
+}
+
+/* Steps of several sizes: what one left lies where another has its choices. */
+static enum bl_status speak_unevenly(struct bl_engine *e)
+{
+    struct bl_session *s;
+    enum bl_status st = bl_session_create(&s, e);
+
+    for (uint32_t i = 0, n = 3; !st && i + n <= N_PROMPT; i += n, n = 4 - n)
+        st = feed(e, s, &prompt[i], n);
+    bl_session_destroy(s);
+    return st;
+}
+
+/* Who chooses experts fails while the card that has them has all its work already: what it finds
+ * in place of their numbers must not lead it astray. */
+static void who_chooses_fails(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"copy", "lost"};
+    uint32_t n_told = 0;
+
+    if (!vulkan_here())
+        skip();
+    for (size_t k = 0; k < BL_COUNT(kinds); k++) {
+        for (uint32_t n = 20; n < 120; n += 10) {
+            struct bl_options opt = small();
+            struct bl_engine *e = NULL;
+            char devices[64];
+            snprintf(devices, sizeof devices, "sim0:64MiB@8GB/s+%s=%u,vulkan0", kinds[k], n);
+            opt.devices = devices;
+            enum bl_status st = laid_over(&e, path_of("glm4moe-f32"), &opt, experts_apart, NULL);
+            if (!st)
+                st = speak_unevenly(e);
+            n_told += st == BL_EDEVICE;
+            bl_close(e);
+        }
+    }
+    print_message("%u faults\n", n_told);
+    assert_true(n_told >= 5);
+}
+
 /* A card that stops is named with where it is, also beside what it computes. */
 static void stuck_cards_are_named(void **state)
 {
@@ -338,6 +388,7 @@ int main(void)
         cmocka_unit_test(vulkan_cards_are_as_one_device),
         cmocka_unit_test(sent_natively_is_near),
         cmocka_unit_test(every_fault_is_told),
+        cmocka_unit_test(who_chooses_fails),
         cmocka_unit_test(stuck_cards_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
