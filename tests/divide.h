@@ -57,6 +57,23 @@ static inline enum bl_status divide_plan(struct bl_plan *p, const struct bl_mode
     return BL_OK;
 }
 
+/* What rigs place plans with. Layers and runs of experts anywhere, the first and last rows of the plan too; arg: a seed. */
+static inline enum bl_status divide_at_random(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices, void *arg)
+{
+    uint64_t *seed = arg;
+    p->slot[p->n_layers * BL_N_PARTS + BL_PART_EMBED] = (uint16_t)divide_pick(seed, n_devices);
+    p->slot[p->n_layers * BL_N_PARTS + BL_PART_HEAD] = (uint16_t)divide_pick(seed, n_devices);
+    return divide_plan(p, m, n_devices, seed);
+}
+
+static inline enum bl_status all_on_first(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices, void *arg)
+{
+    (void)m, (void)n_devices, (void)arg;
+    for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
+        p->slot[i] = 1;
+    return BL_OK;
+}
+
 /* Parts of layers, and embed and head, on devices at random, then their experts. */
 static inline enum bl_status scatter_plan(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
                                           uint64_t *seed)

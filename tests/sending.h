@@ -28,6 +28,18 @@ static inline enum bl_status stream_layer(struct bl_plan *p, const struct bl_mod
     return divide_pick(seed, 3) ? BL_OK : divide_layer(p, layer, m->hp.n_expert, n_devices, seed);
 }
 
+/* For rigs that place plans; arg: a seed. */
+static inline enum bl_status sent_at_random(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices, void *arg)
+{
+    uint64_t *seed = arg;
+
+    p->stream_from = 2;
+    p->chunk_bytes = divide_pick(seed, 2);
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        BL_TRY(stream_layer(p, m, l, n_devices, seed));
+    return BL_OK;
+}
+
 static inline enum bl_status stream_plan(struct bl_engine_parts *p, uint64_t *seed)
 {
     const uint64_t chunk[] = {1, 20000, 0};

@@ -89,14 +89,6 @@ static inline enum bl_status cards_add(struct bl_machine *m, uint32_t n)
 
 typedef enum bl_status place_fn(struct bl_plan *, const struct bl_model *, uint32_t n_devices, void *arg);
 
-static inline enum bl_status all_on_first(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices, void *arg)
-{
-    (void)m, (void)n_devices, (void)arg;
-    for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
-        p->slot[i] = 1;
-    return BL_OK;
-}
-
 static inline enum bl_status cards_parts(struct bl_engine_parts *p, const char *name, const struct bl_options *opt,
                                          uint32_t n, place_fn *place, void *arg)
 {

@@ -45,7 +45,7 @@ compile() {
 export -f nvidia amd compile
 export nvcc clang elf root scratch
 
-todo=""
+pairs=""
 for arch; do
     case $arch in
     sm_*) have=$nvcc name=nvcc ;;
@@ -55,12 +55,12 @@ for arch; do
         echo "skipped: $arch: no $name"
         continue
     fi
-    for unit in $units; do todo+="$arch $unit"$'\n'; done
+    for unit in $units; do pairs+="$arch $unit"$'\n'; done
 done
-[ -n "$todo" ] || exit 77
+[ -n "$pairs" ] || exit 77
 # shellcheck disable=SC2016 # of the inner shell
-printf '%s' "$todo" | xargs -P "$(nproc)" -L 1 bash -c 'compile "$0" "$1" || exit 255'
+printf '%s' "$pairs" | xargs -P "$(nproc)" -L 1 bash -c 'compile "$0" "$1" || exit 255'
 sort "$scratch"/*.report >"$report"
-wanted=$(($(grep -c '^KERNEL(' "$root/shaders/simt/kernels.def") * $(awk '{ print $1 }' <<<"$todo" | sort -u | grep -c .)))
+wanted=$(($(grep -c '^KERNEL(' "$root/shaders/simt/kernels.def") * $(awk '{ print $1 }' <<<"$pairs" | sort -u | grep -c .)))
 awk -v wanted="$wanted" '$NF > 0 { print; if ($1 != "gfx906" || $2 !~ /^matmul/ || $NF > 128) bad = 1 }
     END { print NR " kernels"; if (NR != wanted) { print "of " wanted; bad = 1 } exit bad }' "$report"

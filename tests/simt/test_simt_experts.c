@@ -37,18 +37,6 @@ static void same_rows(const char *name, struct bl_engine *e, uint32_t n_each, co
 
 /* ---- experts that are sent ---- */
 
-static enum bl_status sent_at_random(struct bl_plan *p, const struct bl_model *m,
-                                     uint32_t n_devices, void *arg)
-{
-    uint64_t *seed = arg;
-
-    p->stream_from = 2;
-    p->chunk_bytes = divide_pick(seed, 2);
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        BL_TRY(stream_layer(p, m, l, n_devices, seed));
-    return BL_OK;
-}
-
 static void send_natively(const char *name, uint32_t n, uint64_t seed, const float *want)
 {
     struct bl_options opt = small();

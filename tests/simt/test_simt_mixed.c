@@ -5,22 +5,13 @@
 #include "native.h"
 #include "vulkan_rig.h"
 
-static enum bl_status at_random(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
-                                void *arg)
-{
-    uint64_t *seed = arg;
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_EMBED] = (uint16_t)divide_pick(seed, n_devices);
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_HEAD] = (uint16_t)divide_pick(seed, n_devices);
-    return divide_plan(p, m, n_devices, seed);
-}
-
 /* With something on each of the devices. */
 static enum bl_status over_all(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
                                void *arg)
 {
     for (bool all = false; !all;) {
         p->n_ranges = 0;
-        BL_TRY(at_random(p, m, n_devices, arg));
+        BL_TRY(divide_at_random(p, m, n_devices, arg));
         all = true;
         for (uint16_t d = 0; d < n_devices; d++)
             all = all && bl_plan_uses(p, d);

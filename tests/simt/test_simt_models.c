@@ -44,24 +44,6 @@ static enum bl_status add_cards(struct bl_machine *m, uint32_t n)
 typedef enum bl_status place_fn(struct bl_plan *, const struct bl_model *, uint32_t n_devices,
                                 void *arg);
 
-static enum bl_status all_on_first(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
-                                   void *arg)
-{
-    (void)m, (void)n_devices, (void)arg;
-    for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
-        p->slot[i] = 1;
-    return BL_OK;
-}
-
-static enum bl_status at_random(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
-                                void *arg)
-{
-    uint64_t *seed = arg;
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_EMBED] = (uint16_t)divide_pick(seed, n_devices);
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_HEAD] = (uint16_t)divide_pick(seed, n_devices);
-    return divide_plan(p, m, n_devices, seed);
-}
-
 static enum bl_status make_parts(struct bl_engine_parts *p, const char *path,
                                  const struct bl_options *opt, uint32_t n, place_fn *place,
                                  void *arg)
@@ -142,7 +124,7 @@ static void any_plan_is_as_on_the_cpu(void **state)
     for (uint32_t i = 0; i < BL_COUNT(models); i++) {
         const uint32_t n = 2 + i % 2, most = n_cards * n_faces;
         printf("seed %llu: ", (unsigned long long)seed);
-        compare(models[i], n < most ? n : most, at_random, &seed);
+        compare(models[i], n < most ? n : most, divide_at_random, &seed);
     }
     assert_int_equal(n_apart, 0);
 }

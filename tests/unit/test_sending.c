@@ -136,18 +136,6 @@ static void simulated_cards_are_as_one_device(void **state)
     }
 }
 
-static enum bl_status sent_at_random(struct bl_plan *p, const struct bl_model *m,
-                                     uint32_t n_devices, void *arg)
-{
-    uint64_t *seed = arg;
-
-    p->stream_from = 2;
-    p->chunk_bytes = divide_pick(seed, 2);
-    for (uint32_t l = 0; l < p->n_layers; l++)
-        BL_TRY(stream_layer(p, m, l, n_devices, seed));
-    return BL_OK;
-}
-
 static void vulkan_cards_are_as_one_device(void **state)
 {
     (void)state;

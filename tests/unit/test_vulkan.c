@@ -5,25 +5,6 @@
 #include "divide.h"
 #include "vulkan_rig.h"
 
-static enum bl_status all_on_first(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
-                                   void *arg)
-{
-    (void)m, (void)n_devices, (void)arg;
-    for (uint32_t i = 0; i < (p->n_layers + 1) * BL_N_PARTS; i++)
-        p->slot[i] = 1;
-    return BL_OK;
-}
-
-/* Layers and runs of experts anywhere, the first and last rows of the plan too. */
-static enum bl_status at_random(struct bl_plan *p, const struct bl_model *m, uint32_t n_devices,
-                                void *arg)
-{
-    uint64_t *seed = arg;
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_EMBED] = (uint16_t)divide_pick(seed, n_devices);
-    p->slot[p->n_layers * BL_N_PARTS + BL_PART_HEAD] = (uint16_t)divide_pick(seed, n_devices);
-    return divide_plan(p, m, n_devices, seed);
-}
-
 static void compare(const char *name, uint32_t n, vulkan_place_fn *place, void *arg)
 {
     const struct bl_options opt = small();
@@ -65,7 +46,7 @@ static void any_plan_is_as_on_the_cpu(void **state)
     (void)state;
     for (uint32_t i = 0; i < 2 * BL_COUNT(models); i++) {
         printf("seed %llu: ", (unsigned long long)seed);
-        compare(models[i % BL_COUNT(models)], 2 + i / BL_COUNT(models), at_random, &seed);
+        compare(models[i % BL_COUNT(models)], 2 + i / BL_COUNT(models), divide_at_random, &seed);
     }
 }
 
