@@ -55,7 +55,7 @@ while read -r f h; do
         esac ;;
     core/status* | core/log* | core/mem* | core/ledger* | core/file* | core/thread* | core/topology*)
         case $h in
-        status.h | log.h | mem.h | ledger.h | file.h | thread.h | topology.h | cgroup.h | compiler.h | ballast.h | version.h) ;;
+        status.h | log.h | mem.h | ledger.h | file.h | thread.h | topology.h | topology_layout.h | cgroup.h | compiler.h | ballast.h | version.h) ;;
         *) complain "$f" "$h" "base includes base only" ;;
         esac ;;
     esac
