@@ -17,13 +17,21 @@ enum {
     PARTIAL_TRIES = 100
 };
 
-static enum bl_status check_target(const struct bl_file_out *o)
+/* The rename at the end would replace a device by a file, or a link instead of what it leads to. */
+static enum bl_status set_target(struct bl_file_out *o, const char *path, mode_t *mode)
 {
     struct stat st;
-    /* the rename at the end would replace a device by a file */
-    if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
-        return bl_fail(BL_EINVAL, "%s: exists and is no regular file", bl_path_tail(o->path));
-    return BL_OK;
+    const bool exists = !stat(path, &st);
+
+    if (exists && !S_ISREG(st.st_mode))
+        return bl_fail(BL_EINVAL, "%s: exists and is no regular file", bl_path_tail(path));
+    *mode = exists ? st.st_mode & 0777 : 0;
+    o->path = exists ? realpath(path, NULL) : strdup(path);
+    if (o->path)
+        return BL_OK;
+    return errno == ENOMEM ? bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path))
+                           : bl_fail(BL_EIO, "%s: cannot create: %s", bl_path_tail(path),
+                                     strerror(errno));
 }
 
 static bool is_still_at(int fd, const char *name)
@@ -84,11 +92,14 @@ static enum bl_status open_partial(struct bl_file_out *o)
 
 enum bl_status bl_file_out_create(struct bl_file_out *o, const char *path)
 {
-    *o = (struct bl_file_out){.fd = -1, .path = strdup(path)};
-    enum bl_status st =
-        o->path ? BL_OK : bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path));
-    if (st || (st = check_target(o)) || (st = open_partial(o)))
+    mode_t mode = 0;
+
+    *o = (struct bl_file_out){.fd = -1};
+    enum bl_status st = set_target(o, path, &mode);
+    if (st || (st = open_partial(o)))
         bl_file_out_abandon(o);
+    else if (mode)
+        fchmod(o->fd, mode); /* where there are no modes the file is as good */
     return st;
 }
 

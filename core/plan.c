@@ -72,19 +72,22 @@ static enum bl_status check_slots(const struct bl_plan *p, const struct bl_model
     for (uint32_t i = 0; i < p->n_slot_sets; i++) {
         const struct bl_slot_set *s = &p->slots[i];
         if (s->layer >= p->n_layers || !m->layer[s->layer].moe)
-            return bl_fail(BL_EINVAL, "plan: %u slots for experts of layer %u, which has none",
-                           s->n, s->layer);
-        if (!s->device || s->device >= machine->n_devices)
+            return bl_fail(BL_EINVAL, "plan: %u slot%s for experts of layer %u, which has none",
+                           s->n, bl_plural(s->n), s->layer);
+        if (!s->device)
             return bl_fail(BL_EINVAL,
-                           "plan: layer %u has slots on device %u; must be one of 1 to %u, since "
-                           "they are fed from device 0",
-                           s->layer, s->device, machine->n_devices - 1);
+                           "plan: layer %u has slots on %s; they hold copies of experts that are "
+                           "there, so it must be another device",
+                           s->layer, machine->device[0].id);
+        if (s->device >= machine->n_devices)
+            return bl_fail(BL_EINVAL, "plan: layer %u has slots on device %u, the machine has %u",
+                           s->layer, s->device, machine->n_devices);
         const uint32_t most = bl_plan_experts_on(p, s->layer, m->hp.n_expert, 0);
         if (!s->n || s->n > most)
             return bl_fail(BL_EINVAL,
-                           "plan: layer %u has %u slots on %s; must be 1 to %u, the experts that "
+                           "plan: layer %u has %u slot%s on %s; must be 1 to %u, the experts that "
                            "are on %s",
-                           s->layer, s->n, machine->device[s->device].id, most,
+                           s->layer, s->n, bl_plural(s->n), machine->device[s->device].id, most,
                            machine->device[0].id);
     }
     return p->expert_policy < BL_N_EXPERT_POLICIES

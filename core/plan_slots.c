@@ -32,11 +32,11 @@ enum bl_status bl_plan_add_slots(struct bl_plan *p, uint32_t layer, uint16_t dev
     const uint32_t at = find(p, layer, device);
 
     if (layer >= p->n_layers || !n)
-        return bl_fail(BL_EINVAL, "plan: %u slots for layer %u of %u: no such slots", n, layer,
-                       p->n_layers);
+        return bl_fail(BL_EINVAL, "plan: %u slot%s for layer %u of %u: no such slots", n,
+                       bl_plural(n), layer, p->n_layers);
     if (is_set(p, at, layer, device))
-        return bl_fail(BL_EINVAL, "plan: layer %u is to have %u slots on device %u; it has %u",
-                       layer, n, device, p->slots[at].n);
+        return bl_fail(BL_EINVAL, "plan: layer %u is to have %u slot%s on device %u; it has %u",
+                       layer, n, bl_plural(n), device, p->slots[at].n);
     struct bl_slot_set *bigger = realloc(p->slots, (p->n_slot_sets + (size_t)1) * sizeof *bigger);
     if (!bigger)
         return bl_fail(BL_ENOMEM, "out of memory for the plan's slots");

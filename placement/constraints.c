@@ -65,11 +65,15 @@ static uint16_t find_device(const struct constrain *c, const char *name)
 static enum bl_status unknown_device(const struct constrain *c, const char *option,
                                      const char *name)
 {
-    return bl_fail(BL_EINVAL, "%s: '%.60s' is no device of %s, which has CPU and %u card%s%s",
-                   option, name, c->machine->name, c->n_named, bl_plural(c->n_named),
-                   c->n_named == 0   ? ""
-                   : c->n_named == 1 ? ", CUDA0"
-                                     : " from CUDA0 on");
+    char all[320] = "";
+    size_t n = 0;
+
+    for (uint16_t d = 1; d < c->machine->n_devices && n < sizeof all; d++)
+        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s",
+                              d + 1U < c->machine->n_devices ? ", " : " and ",
+                              c->machine->device[d].id);
+    return bl_fail(BL_EINVAL, "%s: '%.60s' is no device of %s, which has %s%s", option, name,
+                   c->machine->name, c->machine->n_devices > 1 ? "CPU" : "the CPU alone", all);
 }
 
 static enum bl_status list_cards(struct constrain *c)
@@ -77,6 +81,7 @@ static enum bl_status list_cards(struct constrain *c)
     char names[RULE_BYTES], *save = NULL;
     uint16_t wanted[BL_MAX_DEVICES];
     uint32_t n = 0;
+    bool any = false;
 
     for (uint16_t d = 1; d < c->machine->n_devices; d++)
         if (c->machine->device[d].kind == BL_KIND_GPU)
@@ -90,9 +95,17 @@ static enum bl_status list_cards(struct constrain *c)
         const uint16_t d = find_device(c, s);
         if (d == BL_NO_DEVICE)
             return unknown_device(c, "-dev", s);
+        for (uint32_t i = 0; d && i < n; i++)
+            if (wanted[i] == d)
+                return bl_fail(BL_EINVAL, "-dev %.200s: names %s twice", c->say->devices,
+                               c->machine->device[d].id);
         if (d && n < BL_MAX_DEVICES)
             wanted[n++] = d;
+        any = true;
     }
+    if (!any)
+        return bl_fail(BL_EINVAL, "-dev wants names of devices, or none, not '%.200s'",
+                       c->say->devices);
     memcpy(c->card, wanted, n * sizeof *wanted);
     c->n_cards = n;
     c->pins->left_out = UINT64_MAX;

@@ -3,6 +3,7 @@
 
 #include "field_rows.h"
 #include "plan_file.h"
+#include "topology.h"
 
 /* clang-format off */
 const char *const bl_placed_by_words[] = {"search", "rules", "hand", NULL};
@@ -67,8 +68,8 @@ static const struct bl_json_field settings_rows[] = {
     TEXT("type_v", type_v, true),
     FLAG("mmap", mmap),
     FLAG("exact", exact),
-    COUNT("threads", threads, 1 << 16),
-    COUNT("threads_prefill", threads_prefill, 1 << 16),
+    COUNT("threads", threads, BL_MAX_CPUS),
+    COUNT("threads_prefill", threads_prefill, BL_MAX_CPUS),
     OTHER("nodes", false),
     BYTES("reserve_bytes", reserve_bytes, 0),
     {"prefill_weight", BL_JSON_RATIO, AT(prefill_weight), 0, 1, NULL, false, true},

@@ -3,6 +3,7 @@
 #include "plan_file.h"
 
 #include "expert_share.h"
+#include "log.h"
 #include "mem.h"
 #include "search_impl.h"
 
@@ -93,6 +94,23 @@ static enum bl_status place_some(struct apply *a, uint32_t i)
                              p->expert_last - p->expert_first + 1, a->at[p->on]);
 }
 
+/* A device's slots of a layer are those of one row. */
+static enum bl_status check_slots_once(const struct apply *a, uint32_t i, uint32_t layer)
+{
+    const struct bl_plan_file_place *p = &a->file->place[i];
+
+    for (uint32_t k = 0; k < i; k++) {
+        const struct bl_plan_file_place *o = &a->file->place[k];
+        if (o->slots && o->on == p->on && o->first <= layer && layer <= o->last)
+            return bl_fail(BL_EINVAL,
+                           "%s: placement[%u] has %u slot%s for layer %u on %s, which has %u by "
+                           "placement[%u]",
+                           a->file->what, i, p->slots, bl_plural(p->slots), layer, p->device,
+                           o->slots, k);
+    }
+    return BL_OK;
+}
+
 static enum bl_status place_slots(struct apply *a, uint32_t i)
 {
     const struct bl_plan_file_place *p = &a->file->place[i];
@@ -104,6 +122,7 @@ static enum bl_status place_slots(struct apply *a, uint32_t i)
     for (uint32_t l = p->first; l <= p->last; l++) {
         if (!a->model->layer[l].moe)
             continue;
+        BL_TRY(check_slots_once(a, i, l));
         const enum bl_status st = bl_plan_add_slots(a->plan, l, a->at[p->on], p->slots);
         if (st)
             return bl_fail_in(st, "%s: placement[%u]", a->file->what, i);
@@ -227,8 +246,17 @@ static void choose_nodes(struct bl_plan *p, const struct bl_plan_file *f,
     for (uint32_t i = 0; !c && i < d->n_domains; i++)
         here |= d->domain[i].node < BL_MAX_MEMORY_NODES ? UINT64_C(1) << d->domain[i].node : 0;
     bl_plan_choose_nodes(p, machine, opt);
-    if (!opt->no_bind && !machine->by_node && f->settings.nodes && (f->settings.nodes & ~here) == 0)
+    if (opt->no_bind || machine->by_node || !f->settings.nodes)
+        return;
+    const uint64_t gone = f->settings.nodes & ~here;
+    uint32_t first = 0;
+    while (gone && !(gone >> first & 1))
+        first++;
+    if (!gone)
         p->nodes = f->settings.nodes;
+    else if (here)
+        bl_warn("%s: settings.nodes has memory node %u, which is not here; they are chosen anew",
+                f->what, first);
 }
 
 enum bl_status bl_plan_file_apply(struct bl_plan *out, const struct bl_plan_file *f,

@@ -3,6 +3,8 @@
 #include "plan_fields.h"
 #include "plan_file.h"
 
+#include "backends.h"
+#include "found.h"
 #include "machine_file.h"
 
 #include <stdarg.h>
@@ -163,11 +165,43 @@ static void compare(struct difference *d, const struct bl_plan_file_device *ther
                bl_plural(there->cores), here->cores);
 }
 
+static bool can_be_named(const struct bl_plan_file_device *d)
+{
+    char kind[sizeof d->id];
+    const size_t n = strcspn(d->id, "0123456789");
+
+    snprintf(kind, sizeof kind, "%.*s", (int)n, d->id);
+    return bl_found_is_id(d->id) || bl_backend_find(kind);
+}
+
+/* What brings back devices that are used and not here: a list of them all, since one option is. */
+static void hint(struct difference *h, const struct bl_plan_file *f, const uint16_t *at)
+{
+    bool missing = false, names = true;
+
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        if (is_used(f, d)) {
+            missing = missing || at[d] == BL_NO_DEVICE;
+            names = names && (!d || can_be_named(&f->device[d]));
+        }
+    if (!missing || at[0] == BL_NO_DEVICE)
+        return;
+    if (!names) {
+        differ(h, "; --machine FILE has the machine that it is for");
+        return;
+    }
+    differ(h, "; name what it uses: --devices ");
+    for (uint32_t d = 1, n = 0; d < f->n_devices && h->n < sizeof h->text; d++)
+        if (is_used(f, d))
+            h->n += (size_t)snprintf(h->text + h->n, sizeof h->text - h->n, "%s%s", n++ ? "," : "",
+                                     f->device[d].id);
+}
+
 /* Memory is left to the ledger: more than before is no reason, and less only where it is needed. */
 enum bl_status bl_plan_file_is_on(const struct bl_plan_file *f, const struct bl_machine *m,
                                   uint16_t *at)
 {
-    struct difference diff = {.n = 0};
+    struct difference diff = {.n = 0}, help = {.n = 0};
 
     for (uint32_t d = 0; d < f->n_devices; d++) {
         const struct bl_plan_file_device *there = &f->device[d];
@@ -182,7 +216,9 @@ enum bl_status bl_plan_file_is_on(const struct bl_plan_file *f, const struct bl_
         else
             compare(&diff, there, &m->device[at[d]]);
     }
-    return diff.n ? bl_fail(BL_EINVAL, "%s is for another machine%s%s: %s", f->what,
-                            f->machine_name[0] ? ", " : "", f->machine_name, diff.text)
+    if (diff.n)
+        hint(&help, f, at);
+    return diff.n ? bl_fail(BL_EINVAL, "%s is for another machine%s%s: %s%s", f->what,
+                            f->machine_name[0] ? ", " : "", f->machine_name, diff.text, help.text)
                   : BL_OK;
 }

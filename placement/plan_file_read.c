@@ -212,9 +212,24 @@ static enum bl_status type_is(const struct bl_json *settings, const char *member
     enum bl_dtype t;
 
     bl_json_member(settings, member, &it);
-    return bl_dtype_by_name(name, &t)
-               ? bl_json_wrong(&it, "must name a tensor type: %s", bl_error())
-               : BL_OK;
+    if (bl_dtype_by_name(name, &t))
+        return bl_json_wrong(&it, "must name a tensor type: %s", bl_error());
+    return bl_dtype_can_cache(t)
+               ? BL_OK
+               : bl_json_wrong(&it, "is '%s'; what is cached can be f32, f16, bf16, q8_0 or q4_0",
+                               name);
+}
+
+static enum bl_status check_steps(const struct bl_json *settings,
+                                  const struct bl_plan_file_settings *s)
+{
+    struct bl_json it;
+
+    if (s->ubatch_tokens <= s->batch_tokens)
+        return BL_OK;
+    bl_json_member(settings, "ubatch_tokens", &it);
+    return bl_json_wrong(&it, "is %u, more than batch_tokens, which is %u", s->ubatch_tokens,
+                         s->batch_tokens);
 }
 
 static enum bl_status read_policy(const struct bl_json *settings, uint8_t *policy)
@@ -232,6 +247,7 @@ static enum bl_status read_policy(const struct bl_json *settings, uint8_t *polic
 static enum bl_status read_settings(const struct bl_json *at, struct bl_plan_file_settings *s)
 {
     BL_TRY(bl_fields_read(at, &bl_plan_fields_settings, s));
+    BL_TRY(check_steps(at, s));
     BL_TRY(type_is(at, "type_k", s->type_k));
     BL_TRY(type_is(at, "type_v", s->type_v));
     BL_TRY(read_policy(at, &s->expert_policy));

@@ -92,12 +92,13 @@ static const struct bl_arg how_rows[] = {
 static const struct bl_arg output_rows[] = {
     {"-o,--output", BL_ARG_CHOICE, AT(format), BL_BENCH_FORMATS,
      .help = "on standard output (default md)"},
-    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE", .out = BL_ARG_OUT,
      .help = "write what each device and link did when, for ui.perfetto.dev, in the rows that "
              "shared the last opened model, and print a line that sums it up"},
     {"-oe,--output-err", BL_ARG_CHOICE, AT(format_err), BL_BENCH_FORMATS,
      .help = "the same in another format on standard error"},
-    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
+    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE", .out = BL_ARG_OUT_FILE,
+     .goes_on = true,
      .help =
          "count how often experts are used, by random tokens: go on from FILE, if there is one, "
          "and write it at the end"},
@@ -536,7 +537,6 @@ int bl_verb_bench(int argc, char **argv)
     if (!code) {
         struct bl_engine_args first = engine_args(&b, &b.cases[0], 0);
         code = bl_engine_args_check(&command, &first);
-        code = code ? code : bl_engine_args_outputs(b.report, &first);
     }
     if (!code) {
         b.out = (struct bl_bench_table){.format = (enum bl_bench_format)args.format,

@@ -21,7 +21,7 @@ static const struct bl_arg logits_rows[] = {
      .help = "token ids, separated by spaces or commas; nothing is put before them"},
     {"--ids-file", BL_ARG_TEXT, AT(ids_file), "FILE", .instead = 1,
      .help = "read the ids from FILE (- is standard input)"},
-    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .out = BL_ARG_OUT_STDOUT,
      .help =
          "write the logits of every position: little-endian float32, one vocabulary a row (- is "
          "standard output)"},
@@ -256,14 +256,13 @@ int bl_verb_logits(int argc, char **argv)
     if (parsed != BL_PARSED)
         return bl_args_code(&command, parsed);
     int code = bl_engine_args_check(&command, &engine_args);
-    if (!code)
-        code = bl_engine_args_outputs(&command.report, &engine_args);
     if (code)
         return code;
     if (!args.out && !args.greedy)
         return bl_args_fail(&command, "nothing to do: give -o FILE, --greedy N or both");
-    if (args.out && !strcmp(args.out, "-") && args.greedy)
-        return bl_args_fail(&command, "-o - and --greedy would both write to standard output");
+    if (args.out && bl_out_is_stdout(args.out) && args.greedy)
+        return bl_args_fail(&command, "-o %s and --greedy would both write to standard output",
+                            args.out);
 
     struct logits l = {.report = &command.report, .want_file = args.out};
     code = evaluate(&command, &l, &args, &engine_args);

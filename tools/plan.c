@@ -10,15 +10,7 @@
 
 static int write_file(const struct bl_report *r, const char *path, const char *text, size_t n)
 {
-    struct bl_out_file file;
-
-    if (!bl_out_file_create(r, &file, path))
-        return BL_EXIT_FAILURE;
-    if (!bl_out_file_write(r, &file, text, n)) {
-        bl_out_file_abandon(&file);
-        return BL_EXIT_FAILURE;
-    }
-    return bl_out_file_commit(r, &file) ? BL_EXIT_OK : BL_EXIT_FAILURE;
+    return bl_out_file_save(r, path, text, n) ? BL_EXIT_OK : BL_EXIT_FAILURE;
 }
 
 static int print_json(const struct bl_report *r, FILE *f, const struct bl_placement *p)
@@ -214,6 +206,7 @@ int bl_verb_plan(int argc, char **argv)
             "touches no device.",
         .groups = groups,
         .n_groups = COUNT(groups),
+        .only_reads = true,
         .more = "Examples:\n"
                 "  ballast plan -m model.gguf\n"
                 "  ballast plan -m model.gguf --machine strix-halo-128 -c 65536\n"

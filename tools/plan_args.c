@@ -43,9 +43,9 @@ static const struct bl_arg plan_rows[] = {
              "cards: a table, json or, as svg, a picture"},
     {"--explain", BL_ARG_TEXT, AT(explain), "TENSOR",
      .help = "only where this tensor goes, and why"},
-    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .out = BL_ARG_OUT, .renews = "--plan",
      .help = "write the plan there as JSON as well; with --format svg the picture goes there"},
-    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE", .out = BL_ARG_OUT,
      .help = "write the predicted timelines of a decode step and a prefill step there, for "
              "ui.perfetto.dev"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,

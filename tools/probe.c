@@ -19,7 +19,7 @@ struct probe_args {
 enum { FORMAT_TABLE, FORMAT_JSON };
 
 static const struct bl_arg probe_rows[] = {
-    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE",
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .out = BL_ARG_OUT,
      .help = "write the machine there as JSON, for --machine"},
     {"--quick", BL_ARG_FLAG, AT(quick), .help = "few types and 3 seconds instead of all and 15"},
     {"--format", BL_ARG_CHOICE, AT(format), FORMAT_WORDS,
@@ -46,18 +46,6 @@ static void print_note(void *arg, const char *text)
     bl_report_note(p->report, "probe: %s", text);
 }
 
-static int write_file(const struct probe *p, const char *path)
-{
-    struct bl_out_file file;
-    if (!bl_out_file_create(p->report, &file, path))
-        return BL_EXIT_FAILURE;
-    if (!bl_out_file_write(p->report, &file, p->json, p->n_bytes)) {
-        bl_out_file_abandon(&file);
-        return BL_EXIT_FAILURE;
-    }
-    return bl_out_file_commit(p->report, &file) ? BL_EXIT_OK : BL_EXIT_FAILURE;
-}
-
 static int measure(struct probe *p, const struct probe_args *a, const struct bl_engine_args *e)
 {
     struct bl_out_page page;
@@ -70,7 +58,8 @@ static int measure(struct probe *p, const struct probe_args *a, const struct bl_
     if (!code && a->format == FORMAT_JSON && f)
         fwrite(p->json, 1, p->n_bytes, f);
     if (!code && a->out)
-        code = write_file(p, a->out);
+        code =
+            bl_out_file_save(p->report, a->out, p->json, p->n_bytes) ? BL_EXIT_OK : BL_EXIT_FAILURE;
     if (code) {
         bl_out_page_drop(&page);
         return code;

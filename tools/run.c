@@ -218,8 +218,6 @@ int bl_verb_run(int argc, char **argv)
         code = bl_prompt_args_check(&command, &args.template);
     if (!code && args.chat && args.template.raw)
         code = bl_args_fail(&command, "-i is a chat and excludes --raw");
-    if (!code)
-        code = bl_engine_args_outputs(&command.report, &engine_args);
     if (code)
         return code;
 

@@ -21,8 +21,8 @@ struct synth_args {
 #define AT(member) offsetof(struct synth_args, member)
 
 static const struct bl_arg rows[] = {
-    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .instead = 1, .required = true,
-     .help = "GGUF file to write; it appears whole or not at all"},
+    {"-o,--output", BL_ARG_TEXT, AT(out), "FILE", .out = BL_ARG_OUT_FILE, .instead = 1,
+     .required = true, .help = "GGUF file to write; it appears whole or not at all"},
     {"--list", BL_ARG_FLAG, AT(list), .instead = 1,
      .help = "print the shapes and the recipes instead"},
     {"-t,--type", BL_ARG_TEXT, AT(type), "RECIPE",
@@ -177,7 +177,5 @@ int bl_verb_synth(int argc, char **argv)
         return named ? bl_args_fail(&command, "--list takes no shape") : list(&command, &args);
     if (!named)
         return bl_args_fail(&command, "the first word must be a shape; see --list");
-    if (!strcmp(args.out, "-"))
-        return bl_args_fail(&command, "-o must be a file: a model appears whole or not at all");
     return synth(&command.report, &args);
 }

@@ -270,11 +270,11 @@ static void wrong_slots_of_plans_are_refused(void **state)
     wrong_row(&p, text, "\"slots\": 2", "\"slots\": 2, \"experts\": 3", "beside 'slots'");
     wrong_row(&p, text, "\"slots\": 2", "\"slots\": 999", "must be 1 to");
     wrong_row(&p, text, "\"slots\": 2, \"device\": \"cpu1\"", "\"slots\": 2, \"device\": \"cpu0\"",
-              "on device 0");
+              "on cpu0; they hold copies");
     wrong_row(&p, text, "\"slots\": 2, \"device\": \"cpu1\"}",
               "\"slots\": 2, \"device\": \"cpu1\"}, {\"layers\": 0, \"slots\": 1, \"device\": "
               "\"cpu1\"}",
-              "it has 2");
+              "which has 2 by placement[4]");
     wrong_row(&p, text, "\"slots\": 2, \"device\": \"cpu1\"}",
               "\"slots\": 2, \"device\": \"cpu1\"}, {\"layers\": 77, \"slots\": 1, \"device\": "
               "\"cpu2\"}",

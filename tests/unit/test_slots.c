@@ -247,7 +247,7 @@ static void wrong_slots_are_refused(void **state)
     p.plan.slot[BL_PART_EXPERTS] = 0;
     p.plan.slot[BL_N_PARTS + BL_PART_EXPERTS] = 1;
     refuse(&p, &(struct bl_slot_set){.layer = 99, .n = 1, .device = 1}, "which has none");
-    refuse(&p, &(struct bl_slot_set){.layer = 0, .n = 1, .device = 0}, "on device 0");
+    refuse(&p, &(struct bl_slot_set){.layer = 0, .n = 1, .device = 0}, "must be another device");
     refuse(&p, &(struct bl_slot_set){.layer = 0, .n = 1, .device = 2}, "on device 2");
     refuse(&p, &(struct bl_slot_set){.layer = 0, .n = p.model->hp.n_expert + 1, .device = 1},
            "must be 1 to");

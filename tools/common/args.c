@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "io.h"
+#include "outputs.h"
 
 #include <errno.h>
 #include <math.h>
@@ -428,7 +429,7 @@ enum bl_parsed bl_args_parse(struct bl_command *c, int argc, char **argv)
         if (!parse_option(&p, word))
             return BL_PARSED_BAD;
     }
-    return check_required(&p) ? BL_PARSED : BL_PARSED_BAD;
+    return check_required(&p) && bl_outputs_try(c) ? BL_PARSED : BL_PARSED_BAD;
 }
 
 /* ---- help ---- */

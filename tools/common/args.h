@@ -24,6 +24,12 @@ enum bl_arg_kind {
     BL_ARG_CHOICE /* int: index of the word in `value` */
 };
 
+enum bl_arg_out { /* whether BL_ARG_TEXT names what is written: tried before anything else is done */
+    BL_ARG_IN,
+    BL_ARG_OUT,        /* a file, a pipe or a device */
+    BL_ARG_OUT_STDOUT, /* those, or standard output, as - */
+    BL_ARG_OUT_FILE    /* a file and nothing else */
+};
 struct bl_arg_texts {
     const char *item[64];
     size_t n;
@@ -37,6 +43,9 @@ struct bl_arg {
     uint8_t instead;   /* 1 to 7: rows of one command with the same number exclude each other; 0: none */
     bool required;     /* one row of its `instead` number must be given */
     bool excuses;      /* given: nothing is required */
+    uint8_t out;       /* enum bl_arg_out */
+    bool goes_on;      /* of an output: what is there is read first; a command that `only_reads` reads it alone */
+    const char *renews; /* of an output: the option whose file it may replace; NULL: none */
     uint8_t words;     /* of BL_ARG_TEXTS: so many follow each time; 0: one */
     const char *words_for; /* of BL_ARG_INT: "auto|all" stand for -1 and -2; NULL: no word does */
     const char *help;  /* with unit and default */
@@ -53,10 +62,12 @@ struct bl_command {
     const struct bl_arg_group *groups;
     size_t n_groups;
     const char *more; /* examples and exit codes, printed last */
+    bool only_reads;  /* options that go on from a file do not write it here */
 };
 
 enum bl_parsed { BL_PARSED, BL_PARSED_HELP, BL_PARSED_BAD };
-/* argv[0] is the verb. Targets keep what they hold unless their option is given; the last one given wins. */
+/* argv[0] is the verb. Targets keep what they hold unless their option is given; the last one given wins. Files that will
+ * be written are tried (outputs.h). */
 enum bl_parsed bl_args_parse(struct bl_command *, int argc, char **argv); /* --progress json: report.json, at once */
 bool bl_args_want_json(int argc, char **argv); /* --progress json is among them */
 int bl_args_code(const struct bl_command *, enum bl_parsed); /* prints the help asked for; exit code */

@@ -51,7 +51,8 @@ static const struct bl_arg engine_rows[] = {
          "unless only a smaller one fits or q8_0 gains much"},
     {"-ctv,--cache-type-v", BL_ARG_TEXT, AT(type_v), "TYPE",
      .help = "type of cached values, likewise"},
-    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE",
+    {"--expert-stats", BL_ARG_TEXT, AT(expert_file), "FILE", .out = BL_ARG_OUT_FILE,
+     .goes_on = true,
      .help = "count how often experts are used: go on from FILE, if there is one, and write it at "
              "the end; plan places the most used by it"},
     {"--expert-policy", BL_ARG_CHOICE, AT(expert_policy), EXPERT_POLICIES,
@@ -135,7 +136,7 @@ static const struct bl_arg machine_rows[] = {
 static const struct bl_arg message_rows[] = {
     {"--progress", BL_ARG_CHOICE, AT(progress), BL_PROGRESS_WORDS,
      .help = "how loading is shown on standard error; json makes every line there a JSON object"},
-    {"--trace", BL_ARG_TEXT, AT(trace), "FILE",
+    {"--trace", BL_ARG_TEXT, AT(trace), "FILE", .out = BL_ARG_OUT,
      .help = "write what each device and link did when, for ui.perfetto.dev, and print a line that "
              "sums it up"},
     {"-v,--verbose", BL_ARG_FLAG, AT(verbose),
@@ -191,14 +192,6 @@ static int fill_from_plan(struct bl_command *c, struct bl_engine_args *a)
         return bl_report_status(&c->report, BL_STAGE_OPEN, st);
     a->batch_tokens = a->batch_tokens ? a->batch_tokens : s.batch_tokens;
     a->ubatch_tokens = a->ubatch_tokens ? a->ubatch_tokens : s.ubatch_tokens;
-    return BL_EXIT_OK;
-}
-
-int bl_engine_args_outputs(const struct bl_report *r, const struct bl_engine_args *a)
-{
-    if ((a->trace && !bl_out_file_try(r, a->trace)) ||
-        (a->expert_file && !bl_out_file_try(r, a->expert_file)))
-        return BL_EXIT_USAGE;
     return BL_EXIT_OK;
 }
 

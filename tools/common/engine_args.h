@@ -44,8 +44,6 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *);
 
 /* Checks that one row cannot express; sets report.json. Exit code, 0 = good. */
 int bl_engine_args_check(struct bl_command *, struct bl_engine_args *);
-/* Whether what a run leaves in files can be written: before hours of work that end in that. Exit code. */
-int bl_engine_args_outputs(const struct bl_report *, const struct bl_engine_args *);
 uint64_t bl_engine_args_ctx(const struct bl_engine_args *); /* as bl_options has it */
 unsigned bl_engine_args_mask(const struct bl_engine_args *); /* for bl_cpu_describe */
 struct bl_options bl_engine_args_machine(const struct bl_engine_args *); /* the part that concerns the machine */

@@ -118,6 +118,25 @@ bool bl_io_read(const struct bl_report *r, const char *path, char **bytes, size_
     return good;
 }
 
+/* A device other than a terminal takes whatever comes from either side. */
+static bool is_stream(const char *path, int fd)
+{
+    struct stat a, b;
+
+    return !stat(path, &a) && !fstat(fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino &&
+           (!S_ISCHR(a.st_mode) || isatty(fd));
+}
+
+bool bl_out_is_stdout(const char *path)
+{
+    return !strcmp(path, "-") || is_stream(path, STDOUT_FILENO);
+}
+
+bool bl_out_is_stderr(const char *path)
+{
+    return is_stream(path, STDERR_FILENO);
+}
+
 static bool file_failed(const struct bl_report *r, const struct bl_out_file *o, int error)
 {
     if (o->is_stdout)
@@ -155,10 +174,12 @@ static FILE *open_stdout(void)
     return f;
 }
 
-static FILE *open_temp(struct bl_out_file *o)
+static FILE *open_temp(struct bl_out_file *o, const struct stat *replaced)
 {
     o->temp = temp_name(o->path);
     int fd = o->temp ? open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0 && replaced)
+        fchmod(fd, replaced->st_mode & 0777); /* where there are no modes the file is as good */
     return fd < 0 ? NULL : fdopen(fd, "wb");
 }
 
@@ -168,7 +189,7 @@ bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const 
     bool exists = !stat(path, &st);
 
     memset(o, 0, sizeof *o);
-    o->is_stdout = !strcmp(path, "-");
+    o->is_stdout = bl_out_is_stdout(path);
     if (!o->is_stdout && is_dangling(path)) {
         bl_report_error(r, "cannot write %s: it is a link to a file that does not exist", path);
         return false;
@@ -180,7 +201,7 @@ bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const 
     else if (o->path && exists && !regular)
         o->file = fopen(o->path, "wb");
     else if (o->path)
-        o->file = open_temp(o);
+        o->file = open_temp(o, exists ? &st : NULL);
     if (o->file)
         return true;
     file_failed(r, o, errno);
@@ -228,25 +249,6 @@ bool bl_out_file_save(const struct bl_report *r, const char *path, const void *b
         return bl_out_file_commit(r, &file);
     bl_out_file_abandon(&file);
     return false;
-}
-
-/* Devices and pipes are not opened: that alone can mean something to their other side. */
-bool bl_out_file_try(const struct bl_report *r, const char *path)
-{
-    struct bl_out_file file = {.path = (char *)(uintptr_t)path};
-    struct stat st;
-
-    if (!strcmp(path, "-"))
-        return true;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
-        if (S_ISDIR(st.st_mode))
-            return file_failed(r, &file, EISDIR);
-        return !access(path, W_OK) || file_failed(r, &file, errno);
-    }
-    if (!bl_out_file_create(r, &file, path))
-        return false;
-    bl_out_file_abandon(&file);
-    return true;
 }
 
 void bl_out_file_abandon(struct bl_out_file *o)

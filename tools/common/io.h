@@ -37,8 +37,12 @@ void bl_out_page_drop(struct bl_out_page *);                         /* frees it
 /* Whole contents of a file, "-" for standard input, with a NUL behind them. */
 bool bl_io_read(const struct bl_report *, const char *path, char **bytes, size_t *n);
 
-/* Written under a temporary name beside `path`; commit renames it there. Devices, pipes and "-", which is stdout, are
- * written directly. */
+/* Whether that is where a standard stream goes, by any name, such as "-" for stdout or /dev/stderr; /dev/null is not. */
+bool bl_out_is_stdout(const char *path);
+bool bl_out_is_stderr(const char *path);
+
+/* Written under a temporary name beside `path`; commit renames it there, with the mode of what it replaces. Devices, pipes
+ * and stdout are written directly. */
 struct bl_out_file {
     FILE *file;
     char *path, *temp; /* temp NULL: direct */
@@ -48,8 +52,6 @@ bool bl_out_file_create(const struct bl_report *, struct bl_out_file *, const ch
 bool bl_out_file_write(const struct bl_report *, struct bl_out_file *, const void *bytes, size_t n);
 bool bl_out_file_commit(const struct bl_report *, struct bl_out_file *);
 bool bl_out_file_save(const struct bl_report *, const char *path, const void *bytes, size_t n); /* all of that */
-/* Whether a file could be there; what is stays as it is. */
-bool bl_out_file_try(const struct bl_report *, const char *path);
 void bl_out_file_abandon(struct bl_out_file *); /* takes a zeroed one; removes the temporary file */
 
 /* After this call the first SIGINT or SIGTERM is remembered and the second one kills. */
