@@ -203,6 +203,14 @@ enum { BL_BATCH_TOKENS = 2048, BL_UBATCH_TOKENS = 512 }; /* the defaults */
 /* 1 AVX2; 2 AVX-512 with VNNI, VBMI, GFNI; 4 NEON with dot products; 8 i8mm; 16 one row at a time; 32 SVE, 256 bits or more;
  * 64 AVX-VNNI; 128 AVX-512 VNNI in 256 bits; 256 AMX; 512 AVX-512 BF16 */
 enum { BL_CPU_MASK_ALL = 1023 };
+struct bl_placement_rules {              /* as llama.cpp has them; device names: "CPU", "CUDA1", or the machine's own */
+    int32_t n_gpu_layers;                /* -ngl, the head counts as one; < 0: all */
+    const char *const *override;         /* [n_overrides] -ot: "PATTERN=DEVICE", several with commas; the first match wins */
+    uint32_t n_overrides, n_cpu_moe;     /* -ncmoe */
+    bool cpu_moe, no_kv_offload;         /* -cmoe, -nkvo */
+    const char *tensor_split, *split_mode, *devices; /* -ts, -sm, -dev; NULL: not given */
+    int32_t main_gpu;                    /* -mg; 0: the first */
+};
 #define BL_CTX_MAX UINT64_MAX            /* a context as long as fits, at most what the model was trained with */
 struct bl_options {                      /* zeroed = choose everything */
     const char *topology, *cgroup_root;  /* as bl_threads_choose */
@@ -211,6 +219,7 @@ struct bl_options {                      /* zeroed = choose everything */
     /* Where everything goes, as `ballast plan -o` wrote it; NULL: planned now. What it says of context, batches, types and
      * threads holds where the options say nothing; those that contradict it in what memory depends on are refused. */
     const char *plan_file;
+    const struct bl_placement_rules *rules; /* what they say goes there; excludes a plan file; NULL: none */
     const char *const *device_set;       /* [n_device_set] "cpu0.usable=8GiB", "gpu0.mem=24GiB", "link0.bps=12GB/s" */
     uint32_t n_device_set;
     const char *devices;                 /* "sim0:12GiB@16GB/s,sim1": besides the CPU, in this order; NULL = none */
@@ -337,20 +346,11 @@ struct bl_plan_settings {                /* of a plan file: what options may lea
 };
 enum bl_status bl_plan_settings_read(struct bl_plan_settings *out, const char *plan_file);
 struct bl_placement;                     /* where every tensor goes on a machine, why, and how fast that is */
-struct bl_placement_rules {              /* as llama.cpp has them; device names: "CPU", "CUDA1", or the machine's own */
-    int32_t n_gpu_layers;                /* -ngl, the head counts as one; < 0: all */
-    const char *const *override;         /* [n_overrides] -ot: "PATTERN=DEVICE", several with commas; the first match wins */
-    uint32_t n_overrides, n_cpu_moe;     /* -ncmoe */
-    bool cpu_moe, no_kv_offload;         /* -cmoe, -nkvo */
-    const char *tensor_split, *split_mode, *devices; /* -ts, -sm, -dev; NULL: not given */
-    int32_t main_gpu;                    /* -mg; 0: the first */
-};
 struct bl_placement_lack {               /* of the nearest plan */
     char device[32];
     uint64_t bytes;                      /* so much more would do there */
 };
 struct bl_placement_options {            /* zeroed = choose everything */
-    const struct bl_placement_rules *rules; /* judged as they are, instead of searching; NULL: none */
     double prefill_weight;               /* what speed counts: 0 decode alone, 1 prefill alone */
     uint64_t reserve_bytes;              /* kept free on every card */
     uint64_t depth_tokens;               /* context at which speeds are predicted; 0: half of it, at most 4096 */

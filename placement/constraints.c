@@ -198,7 +198,8 @@ static enum bl_status lay_layers(const struct constrain *c)
 
     BL_TRY(shares(c, share));
     if (c->n_cards == 0 && c->say->n_gpu_layers > 0)
-        return bl_fail(BL_EINVAL, "-ngl %d: there is no card", c->say->n_gpu_layers);
+        return bl_fail(BL_EINVAL, "-ngl %d: there is no card; --devices names those to use",
+                       c->say->n_gpu_layers);
     memset(c->pins->at, 0, (size_t)all * BL_N_PARTS * sizeof *c->pins->at);
     for (uint32_t l = all - n; c->n_cards && l < all; l++) {
         uint32_t i = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "devices.h"
 
+#include "constraints.h"
 #include "copy_check.h"
 #include "direct.h"
 #include "log.h"
 #include "mem.h"
 #include "pacing.h"
-#include "search.h"
 
 #include <stdlib.h>
 
@@ -22,9 +22,12 @@ enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *m
                                          .fixed_ubatch = true};
     struct bl_choice c;
 
-    if (machine->n_devices < 2)
+    if (opt->rules)
+        BL_TRY(bl_judge(&c, m, machine, opt, &so, opt->rules));
+    else if (machine->n_devices < 2)
         return bl_plan_make(out, m, machine, opt);
-    BL_TRY(bl_search(&c, m, machine, opt, &so));
+    else
+        BL_TRY(bl_search(&c, m, machine, opt, &so));
     *out = c.plan;
     c.plan = (struct bl_plan){0};
     bl_choice_finish(&c);

@@ -36,7 +36,6 @@ static void note_redone(void *arg, const char *text)
 struct making {
     struct bl_placement *p;
     const struct bl_options *opt;
-    const struct bl_placement_options *po;
     const struct bl_search_options *so;
 };
 
@@ -47,8 +46,8 @@ static enum bl_status try_cache(void *arg, struct bl_cache_attempt *a)
     const struct bl_machine *machine = &k->p->machine;
     const struct bl_choice *c = &a->choice;
 
-    BL_TRY(k->po->rules ? bl_judge(&a->choice, a->model, machine, k->opt, k->so, k->po->rules)
-                        : bl_search(&a->choice, a->model, machine, k->opt, k->so));
+    BL_TRY(k->opt->rules ? bl_judge(&a->choice, a->model, machine, k->opt, k->so, k->opt->rules)
+                         : bl_search(&a->choice, a->model, machine, k->opt, k->so));
     a->outcome.ctx_tokens = c->plan.ctx_tokens;
     if (machine->n_devices > 1 && c->decode.tok_per_s > 0 && c->prefill.tok_per_s > 0)
         a->outcome.score =
@@ -74,12 +73,11 @@ static enum bl_status make(struct making *k)
 
 /* Of a plan file, or made now. */
 static enum bl_status decide(struct bl_placement *p, const struct bl_options *opt,
-                             const struct bl_placement_options *po,
                              const struct bl_search_options *so, const struct bl_plan_file *file)
 {
-    p->placed_by = po->rules ? BL_BY_RULES : BL_BY_SEARCH;
-    if (po->rules || !opt->plan_file)
-        return make(&(struct making){p, opt, po, so});
+    p->placed_by = opt->rules ? BL_BY_RULES : BL_BY_SEARCH;
+    if (opt->rules || !opt->plan_file)
+        return make(&(struct making){p, opt, so});
     BL_TRY(bl_plan_file_judge(&p->choice, file, p->model, &p->machine, opt, so));
     p->placed_by = p->choice.by_hand ? BL_BY_HAND : file->settings.placed_by;
     bl_plan_file_redone(file, &p->choice, &p->machine, note_redone, p);
@@ -132,7 +130,7 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
     p->prefill_weight = po->prefill_weight;
     p->exact = opt->exact;
     p->with_peers = po->peers;
-    return decide(p, &plain, po, &so, file);
+    return decide(p, &plain, &so, file);
 }
 
 /* What a plan file says is taken from it, unless this asks for something else that memory does not
@@ -144,8 +142,6 @@ static enum bl_status choose_by_file(struct bl_placement *p, const struct bl_opt
     struct bl_options filled = *opt;
     struct bl_placement_options place = *po;
 
-    if (po->rules)
-        return bl_fail(BL_EINVAL, "rules and a plan file both say where everything goes; give one");
     if (po->may_shrink_ctx)
         return bl_fail(BL_EINVAL,
                        "the context of a plan file is settled; plan anew for a shorter one");

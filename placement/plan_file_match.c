@@ -62,6 +62,8 @@ enum bl_status bl_plan_file_options(const struct bl_plan_file *f, struct bl_opti
 {
     const struct bl_plan_file_settings *s = &f->settings;
 
+    if (o->rules)
+        return bl_fail(BL_EINVAL, "rules and %s both say where everything goes; give one", f->what);
     if (o->ctx_tokens == BL_CTX_MAX)
         return bl_fail(BL_EINVAL,
                        "-c max contradicts %s, whose context is settled: leave it out, "

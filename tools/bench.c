@@ -25,6 +25,7 @@ struct bench_args {
     int64_t repetitions, delay, cpu_mask, watchdog;
     int format, format_err, flash_attention, progress;
     bool no_warmup, no_mmap, mlock, exact, no_read_test, read_tests, profile, verbose;
+    struct bl_rule_args rules;
 };
 #define AT(member) offsetof(struct bench_args, member)
 
@@ -284,6 +285,7 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.verbose = a->verbose;
     e.expert_file = a->expert_file;
     e.progress = a->progress;
+    e.rules = a->rules;
     return e;
 }
 
@@ -508,8 +510,10 @@ int bl_verb_bench(int argc, char **argv)
 {
     struct bench_args args = {
         .repetitions = 5, .cpu_mask = -1, .format = BL_BENCH_MD, .format_err = BL_BENCH_SILENT};
+    bl_rule_args_init(&args.rules);
     const struct bl_arg_group groups[] = {{"Rows", test_rows, COUNT(test_rows), &args},
                                           {"Runs", how_rows, COUNT(how_rows), &args},
+                                          bl_rule_group(&args.rules),
                                           {"Output", output_rows, COUNT(output_rows), &args}};
     struct bl_command command = {
         .report = {.verb = "bench"},

@@ -239,7 +239,8 @@ int bl_verb_logits(int argc, char **argv)
     const struct bl_arg_group groups[] = {
         bl_model_group(&engine_args),   {"Tokens", logits_rows, COUNT(logits_rows), &args},
         bl_engine_group(&engine_args),  bl_rope_group(&engine_args),
-        bl_machine_group(&engine_args), bl_message_group(&engine_args),
+        bl_machine_group(&engine_args), bl_rule_group(&engine_args.rules),
+        bl_message_group(&engine_args),
     };
     struct bl_command command = {
         .report = {.verb = "logits"},

@@ -170,13 +170,13 @@ static int sweep(const struct bl_command *c, const struct bl_plan_args *a,
 }
 
 static int plan(const struct bl_command *c, const struct bl_plan_args *a,
-                const struct bl_rule_args *r, const struct bl_engine_args *e)
+                const struct bl_engine_args *e)
 {
     struct bl_plan_ask q;
 
     if (a->compare.n && !a->shape && !e->model)
         return bl_plan_compare(&c->report, NULL, a->compare.item);
-    int code = bl_plan_ask_init(&q, c, a, r, e);
+    int code = bl_plan_ask_init(&q, c, a, e);
     if (!code)
         code = a->sweep >= 0  ? sweep(c, a, &q)
                : a->compare.n ? bl_plan_compare(&c->report, &q, a->compare.item)
@@ -188,13 +188,12 @@ static int plan(const struct bl_command *c, const struct bl_plan_args *a,
 int bl_verb_plan(int argc, char **argv)
 {
     struct bl_plan_args args;
-    struct bl_rule_args rules;
     struct bl_engine_args engine;
 
-    bl_plan_args_init(&args, &rules);
+    bl_plan_args_init(&args);
     bl_engine_args_init(&engine);
     const struct bl_arg_group groups[] = {
-        bl_model_group(&engine),  bl_plan_group(&args),      bl_rule_group(&rules),
+        bl_model_group(&engine),  bl_plan_group(&args),      bl_rule_group(&engine.rules),
         bl_engine_group(&engine), bl_machine_group(&engine),
     };
     struct bl_command command = {
@@ -223,5 +222,5 @@ int bl_verb_plan(int argc, char **argv)
     if (!code)
         code = bl_engine_args_check(&command, &engine);
     bl_log_set(bl_report_log, &command.report, BL_LOG_WARN);
-    return code ? code : plan(&command, &args, &rules, &engine);
+    return code ? code : plan(&command, &args, &engine);
 }

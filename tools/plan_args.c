@@ -8,9 +8,6 @@
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define FORMAT_WORDS "table|json|svg|flags" /* enum bl_plan_format */
 #define SWEEP_WORDS "ub|ctx|gpus"           /* enum bl_sweep_what */
-#define SPLIT_WORDS "none|layer|row|tensor"
-enum { ALL_LAYERS = -2 }; /* as words_for counts */
-static const char *const split_word[] = {"none", "layer", "row", "tensor"};
 
 #define AT(member) offsetof(struct bl_plan_args, member)
 static const struct bl_arg plan_rows[] = {
@@ -55,44 +52,14 @@ static const struct bl_arg plan_rows[] = {
 
 #undef AT
 
-#define AT(member) offsetof(struct bl_rule_args, member)
-static const struct bl_arg rule_rows[] = {
-    {"-ngl,--n-gpu-layers,--gpu-layers", BL_ARG_INT, AT(n_gpu_layers), "N|auto|all", 0, 1 << 20,
-     .words_for = "auto|all",
-     .help = "layers on cards, from the end, the head counting as one; auto: as the planner likes "
-             "(default; with other rules: all)"},
-    {"-ot,--override-tensor", BL_ARG_TEXTS, AT(override), "PATTERN=DEVICE,...",
-     .help = "tensors whose names match go to CPU, CUDA0, ...; the first match wins"},
-    {"-ncmoe,--n-cpu-moe", BL_ARG_INT, AT(n_cpu_moe), "N", 0, 1 << 20,
-     .help = "experts of the first N layers stay in RAM"},
-    {"-cmoe,--cpu-moe", BL_ARG_FLAG, AT(cpu_moe), .help = "all experts stay in RAM"},
-    {"-ts,--tensor-split", BL_ARG_TEXT, AT(tensor_split), "N,N,...",
-     .help = "shares of the layers for each card (default with rules: by memory)"},
-    {"-sm,--split-mode", BL_ARG_CHOICE, AT(split_mode), SPLIT_WORDS,
-     .help = "one card, or layers over several"},
-    {"-mg,--main-gpu", BL_ARG_INT, AT(main_gpu), "N", 0, 63, .help = "that one card"},
-    {"-dev,--device", BL_ARG_TEXT, AT(devices), "NAME,...",
-     .help = "only these cards, in this order"},
-    {"-nkvo,--no-kv-offload", BL_ARG_FLAG, AT(no_kv_offload), .help = "cached state in RAM"},
-};
-
-#undef AT
-
-void bl_plan_args_init(struct bl_plan_args *a, struct bl_rule_args *r)
+void bl_plan_args_init(struct bl_plan_args *a)
 {
     *a = (struct bl_plan_args){.prefill_weight = 0.3, .sweep = -1};
-    *r = (struct bl_rule_args){.n_gpu_layers = -1, .split_mode = -1};
 }
 
 struct bl_arg_group bl_plan_group(struct bl_plan_args *a)
 {
     return (struct bl_arg_group){"Plan", plan_rows, COUNT(plan_rows), a};
-}
-
-struct bl_arg_group bl_rule_group(struct bl_rule_args *a)
-{
-    return (struct bl_arg_group){"Rules: a placement by hand, judged as it is; llama.cpp's meaning",
-                                 rule_rows, COUNT(rule_rows), a};
 }
 
 static bool parse_target(const char *text, double *weight)
@@ -137,26 +104,6 @@ int bl_plan_args_check(struct bl_command *c, struct bl_plan_args *a)
 
 /* ---- the question ---- */
 
-/* False: none was given. */
-static bool rules_given(const struct bl_rule_args *a, struct bl_placement_rules *out)
-{
-    const int64_t n_gpu_layers = a->n_gpu_layers == ALL_LAYERS ? INT32_MAX : a->n_gpu_layers;
-
-    *out = (struct bl_placement_rules){.n_gpu_layers = (int32_t)n_gpu_layers,
-                                       .override = a->override.item,
-                                       .n_overrides = (uint32_t)a->override.n,
-                                       .n_cpu_moe = (uint32_t)a->n_cpu_moe,
-                                       .cpu_moe = a->cpu_moe,
-                                       .no_kv_offload = a->no_kv_offload,
-                                       .tensor_split = a->tensor_split,
-                                       .devices = a->devices,
-                                       .split_mode =
-                                           a->split_mode < 0 ? NULL : split_word[a->split_mode],
-                                       .main_gpu = (int32_t)a->main_gpu};
-    return n_gpu_layers >= 0 || a->override.n || a->n_cpu_moe || a->cpu_moe || a->no_kv_offload ||
-           a->tensor_split || a->devices || a->split_mode >= 0 || a->main_gpu;
-}
-
 static enum bl_status open_model(struct bl_plan_ask *q, const char *shape, const char *path)
 {
     const struct bl_synth_options so = {.shape = shape, .no_data = true};
@@ -175,7 +122,7 @@ void bl_plan_ask_finish(struct bl_plan_ask *q)
     *q = (struct bl_plan_ask){0};
 }
 
-static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const struct bl_rule_args *r,
+static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a,
                  const struct bl_engine_args *e)
 {
     q->opt = bl_engine_args_machine(e);
@@ -189,8 +136,8 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
     q->opt.expert_file = e->expert_file;
     q->opt.exact = e->exact;
     q->opt.no_mmap = e->no_mmap;
-    q->place = (struct bl_placement_options){.rules = rules_given(r, &q->rules) ? &q->rules : NULL,
-                                             .prefill_weight = a->prefill_weight,
+    q->opt.rules = bl_rule_args_given(&e->rules, &q->rules) ? &q->rules : NULL;
+    q->place = (struct bl_placement_options){.prefill_weight = a->prefill_weight,
                                              .reserve_bytes =
                                                  (uint64_t)(a->reserve_gib * (double)(1 << 30)),
                                              .depth_tokens = (uint64_t)a->depth_tokens,
@@ -201,11 +148,10 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a, const stru
 }
 
 int bl_plan_ask_init(struct bl_plan_ask *q, const struct bl_command *c,
-                     const struct bl_plan_args *a, const struct bl_rule_args *r,
-                     const struct bl_engine_args *e)
+                     const struct bl_plan_args *a, const struct bl_engine_args *e)
 {
     *q = (struct bl_plan_ask){0};
-    fill(q, a, r, e);
+    fill(q, a, e);
     const enum bl_status st = open_model(q, a->shape, e->model);
     if (st && a->shape) {
         bl_report_error(&c->report, "--shape: %s", bl_error());

@@ -151,21 +151,21 @@ static enum bl_status over_contexts(struct bl_sweep *s, const struct bl_plan_ask
 static enum bl_status over_cards(struct bl_sweep *s, const struct bl_plan_ask *q)
 {
     struct bl_placement_rules rules = q->rules;
-    struct bl_placement_options place = q->place;
+    struct bl_options opt = q->opt;
     struct bl_machine_cards cards;
     enum bl_status st = bl_machine_cards(&cards, &q->opt);
     char list[COUNT(cards.id) * sizeof cards.id[0] + 1] = "none";
     size_t at = 0;
 
-    if (!q->place.rules)
+    if (!q->opt.rules)
         rules = (struct bl_placement_rules){.n_gpu_layers = -1};
     rules.devices = list;
-    place.rules = &rules;
+    opt.rules = &rules;
     for (uint32_t n = 0; !st && n <= cards.n && s->n < BL_SWEEP_MOST; n++) {
         if (n)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? "," : "",
                                    cards.id[n - 1]);
-        st = make_point(s, q, &q->opt, &place, n);
+        st = make_point(s, q, &opt, &q->place, n);
     }
     if (!st) {
         s->n_cards = cards.n;
@@ -322,7 +322,7 @@ static int print_json(const struct bl_report *r, FILE *f, const struct bl_sweep 
 
 static int check(const struct bl_report *r, int what, const struct bl_plan_ask *q)
 {
-    const struct bl_placement_rules *u = q->place.rules;
+    const struct bl_placement_rules *u = q->opt.rules;
 
     if (q->opt.plan_file)
         bl_report_error(r, "--sweep plans anew, and a plan file says where everything goes");

@@ -25,17 +25,9 @@ struct bl_plan_args {
     int sweep;  /* enum bl_sweep_what; -1: not asked for */
     struct bl_arg_texts what_if, compare;
 };
-struct bl_rule_args {
-    struct bl_arg_texts override;
-    int64_t n_gpu_layers, n_cpu_moe, main_gpu; /* n_gpu_layers -1: not given */
-    const char *tensor_split, *devices;
-    int split_mode; /* -1: not given */
-    bool cpu_moe, no_kv_offload;
-};
 
-void bl_plan_args_init(struct bl_plan_args *, struct bl_rule_args *);
+void bl_plan_args_init(struct bl_plan_args *);
 struct bl_arg_group bl_plan_group(struct bl_plan_args *);
-struct bl_arg_group bl_rule_group(struct bl_rule_args *);
 /* Checks that one row cannot express. Exit code, 0 = good. */
 int bl_plan_args_check(struct bl_command *, struct bl_plan_args *);
 
@@ -45,11 +37,11 @@ struct bl_plan_ask {
     struct bl_synth *synth;
     struct bl_options opt;
     struct bl_placement_options place;
-    struct bl_placement_rules rules; /* place.rules points here when any are given */
+    struct bl_placement_rules rules; /* opt.rules points here when any are given */
 };
 /* Reads the model's header. */
 int bl_plan_ask_init(struct bl_plan_ask *, const struct bl_command *, const struct bl_plan_args *,
-                     const struct bl_rule_args *, const struct bl_engine_args *);
+                     const struct bl_engine_args *);
 void bl_plan_ask_finish(struct bl_plan_ask *); /* zeroed is fine */
 const struct bl_gguf *bl_plan_ask_model(const struct bl_plan_ask *);
 

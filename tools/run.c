@@ -193,7 +193,8 @@ int bl_verb_run(int argc, char **argv)
         bl_model_group(&engine_args),    {"Prompt", prompt_rows, COUNT(prompt_rows), &args},
         bl_prompt_group(&args.template), {"Sampling", sampling_rows, COUNT(sampling_rows), &args},
         bl_engine_group(&engine_args),   bl_rope_group(&engine_args),
-        bl_machine_group(&engine_args),  bl_message_group(&engine_args),
+        bl_machine_group(&engine_args),  bl_rule_group(&engine_args.rules),
+        bl_message_group(&engine_args),
     };
     struct bl_command command = {
         .report = {.verb = "run"},

@@ -307,6 +307,21 @@ def tokens(*args):
     ids = " ".join(str(7 * i % 200 + 3) for i in range(30))
     return run("logits", "-m", TINY, "--ids", ids, "--greedy", "8", "--exact", *args)
 
+def case_11_every_tool_takes_the_same_plan():
+    """LC#24436, #28970: one tool fits the model to the cards, another ignores that."""
+    for more in ([], ["-ncmoe", "2"], ["-ot", r"blk\.1\..*=CPU"]):
+        args = ["-m", TINY, "--devices", "sim0:1900KiB@16GB/s", "--device-set", "cpu0.read=1GB/s", "-b", "32", "-ub", "32",
+                "-v", *more]
+        says, taken = [], []
+        for verb in (["run", "-c", "64", "-p", "a b", "-n", "2"], ["bench", "-p", "0", "-n", "0", "-pg", "32,32", "-r", "1",
+                      "--no-warmup", "--no-read-test", "-o", "json"],
+                     ["logits", "-c", "64", "--ids", "1 2 3", "--greedy", "3"]):
+            p = run(*verb, *args)
+            says.append(re.findall("^info: plan: .*", p.stderr, re.M))
+            taken += re.findall(r"^total +(\d+)|planned_bytes\": (\d+)", p.stderr + p.stdout, re.M)
+        assert says[0] == says[1] == says[2] and len(set("".join(n) for n in taken)) == 1, (says, taken)
+        assert any("sim0" in line for line in says[0]) and any("cpu0" in line for line in says[0]), says[0]
+
 def case_19_layers_scattered_over_eight_devices():
     """LC#26152, #24657: an assertion of the scheduler, with more inputs than it has room for."""
     r = rig(cpu(512), *[card(i, 24) for i in range(7)])

@@ -14,9 +14,9 @@ static void open_rig(struct rig *r, const char *shape, const char *machine, uint
                      const struct bl_placement_rules *rules)
 {
     const struct bl_synth_options so = {.shape = shape, .no_data = true};
-    const struct bl_placement_options po = {.prefill_weight = 0.3, .rules = rules};
+    const struct bl_placement_options po = {.prefill_weight = 0.3};
 
-    *r = (struct rig){.opt = {.machine_file = machine, .ctx_tokens = ctx}};
+    *r = (struct rig){.opt = {.machine_file = machine, .rules = rules, .ctx_tokens = ctx}};
     if (bl_synth_open(&r->synth, &so) ||
         bl_placement_make(&r->placement, bl_synth_gguf(r->synth), &r->opt, &po))
         fail_msg("%s on %s: %s", shape, machine, bl_error());
@@ -89,8 +89,9 @@ static void comes_back(const struct rig *r, enum bl_peer peer)
             fail_msg("%s", f.note[i]);
     bl_placement_describe(r->placement, &was);
     const struct bl_placement_rules rules = rules_of(&f, &override);
-    const struct bl_placement_options po = {.prefill_weight = 0.3, .rules = &rules};
+    const struct bl_placement_options po = {.prefill_weight = 0.3};
     struct bl_options opt = r->opt;
+    opt.rules = &rules;
     opt.batch_tokens = (uint32_t)strtoul(value_of(&f, "-b"), NULL, 10);
     opt.ubatch_tokens = (uint32_t)strtoul(value_of(&f, "-ub"), NULL, 10);
     assert_int_equal(opt.ubatch_tokens, was.ubatch_tokens);

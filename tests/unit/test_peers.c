@@ -23,12 +23,13 @@ static void open_rig(struct rig *r, const struct ask *a)
 {
     const struct bl_synth_options so = {.shape = a->shape, .no_data = true};
     const struct bl_placement_options po = {.prefill_weight = 0.3,
-                                            .rules = a->rules,
                                             .depth_tokens = a->depth,
                                             .fixed_ubatch = a->ubatch > 0,
                                             .peers = a->peers};
-    const struct bl_options opt = {
-        .machine_file = a->machine, .ctx_tokens = a->ctx, .ubatch_tokens = a->ubatch};
+    const struct bl_options opt = {.machine_file = a->machine,
+                                   .rules = a->rules,
+                                   .ctx_tokens = a->ctx,
+                                   .ubatch_tokens = a->ubatch};
 
     *r = (struct rig){0};
     if (bl_synth_open(&r->synth, &so) ||

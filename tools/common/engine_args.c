@@ -150,6 +150,7 @@ void bl_engine_args_init(struct bl_engine_args *a)
     a->rope_scaling = -1;
     a->round_cache = -1;
     a->expert_policy = -1;
+    bl_rule_args_init(&a->rules);
 }
 
 struct bl_arg_group bl_model_group(struct bl_engine_args *a)
@@ -342,11 +343,13 @@ static bool interrupted(void *view)
 int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, struct bl_engine **out)
 {
     struct bl_progress_view view;
+    struct bl_placement_rules rules;
     struct bl_options opt = {
         .topology = a->topology,
         .cgroup_root = a->cgroup_root,
         .machine_file = a->machine_file,
         .plan_file = a->plan_file,
+        .rules = bl_rule_args_given(&a->rules, &rules) ? &rules : NULL,
         .device_set = a->device_set.item,
         .devices = a->devices,
         .watchdog_s = (uint32_t)a->watchdog_s,

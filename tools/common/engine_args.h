@@ -11,7 +11,7 @@
 #ifndef BL_ENGINE_ARGS_H
 #define BL_ENGINE_ARGS_H
 
-#include "args.h"
+#include "rule_args.h"
 
 struct bl_engine_args {
     const char *model, *topology, *cgroup_root, *type_k, *type_v, *machine_file, *plan_file, *projector;
@@ -30,6 +30,7 @@ struct bl_engine_args {
     int rope_scaling;                                         /* -1: not given */
     double rope_freq_base, rope_freq_scale, rope_scale;       /* 0: not given */
     int64_t yarn_orig_ctx;
+    struct bl_rule_args rules;
 };
 enum bl_round_cache { BL_ROUND_NONE, BL_ROUND_ROWS, BL_ROUND_INDEX, BL_ROUND_ALL };
 enum { BL_INSTEAD_OF_ROPE_SCALE = 6, BL_INSTEAD_OF_MODEL = 7 };
