@@ -290,22 +290,6 @@ static void assume_host(struct bl_machine_device *d)
             d->id, d->read_rated_bps * 1e-9, d->id);
 }
 
-enum bl_status bl_machine_add_devices(struct bl_machine *m, const char *list)
-{
-    const uint16_t first = (uint16_t)m->n_devices;
-    struct item it;
-
-    if (list)
-        assume_host(&m->device[0]);
-    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        BL_TRY(read_item(&it, at, strcspn(at, ",")));
-        BL_TRY(add_item(m, &it));
-    }
-    if (list)
-        BL_TRY(bl_direct_find(m, first));
-    return list && bl_machine_check(m, "--devices") ? BL_EINVAL : BL_OK;
-}
-
 static enum bl_status add_one_found(struct bl_machine *m, const struct bl_found *f,
                                     void (*note)(void *arg, const char *text), void *arg)
 {
@@ -341,6 +325,43 @@ enum bl_status bl_machine_add_found(struct bl_machine *m, void (*note)(void *arg
             BL_TRY(add_one_found(m, &f, note, arg));
     }
     return bl_direct_find(m, first);
+}
+
+static void tell(void *arg, const char *text)
+{
+    (void)arg;
+    bl_info("%s", text);
+}
+
+static enum bl_status add_all(struct bl_machine *m)
+{
+    const uint32_t before = m->n_devices;
+
+    BL_TRY(bl_machine_add_found(m, tell, NULL));
+    if (m->n_devices == before)
+        bl_warn("--devices all: there is no card that this build can use; cpu0 computes alone");
+    return BL_OK;
+}
+
+static enum bl_status add_named(struct bl_machine *m, const char *list)
+{
+    const uint16_t first = (uint16_t)m->n_devices;
+    struct item it;
+
+    for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        BL_TRY(read_item(&it, at, strcspn(at, ",")));
+        BL_TRY(add_item(m, &it));
+    }
+    return bl_direct_find(m, first);
+}
+
+enum bl_status bl_machine_add_devices(struct bl_machine *m, const char *list)
+{
+    if (!list)
+        return BL_OK;
+    assume_host(&m->device[0]);
+    BL_TRY(strcmp(list, "all") ? add_named(m, list) : add_all(m));
+    return bl_machine_check(m, "--devices") ? BL_EINVAL : BL_OK;
 }
 
 enum bl_status bl_machine_simulate_host(struct bl_machine *m)

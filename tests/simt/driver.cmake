@@ -58,6 +58,13 @@ add_test(NAME simt.experts.every_call COMMAND test_simt_experts $<TARGET_FILE:em
 set_tests_properties(simt.mixed PROPERTIES TIMEOUT 300 LABELS tier1 SKIP_RETURN_CODE 77)
 set_tests_properties(simt.experts.every_call PROPERTIES TIMEOUT 600 LABELS tier2 SKIP_RETURN_CODE 77)
 
+# Every card that drivers tell of, by one word.
+add_test(NAME simt.all_devices COMMAND ballast_cli plan --devices all --format json
+         -m ${CMAKE_SOURCE_DIR}/tests/data/reference/models/qwen35moe-f32.gguf)
+set_tests_properties(simt.all_devices PROPERTIES TIMEOUT 60 LABELS tier1
+                     ENVIRONMENT "BALLAST_CUDA_LIBRARY=$<TARGET_FILE:emu_cuda>;EMU=cards=2"
+                     PASS_REGULAR_EXPRESSION "\"id\": \"pci-0000:01:00.0\".*\"id\": \"pci-0000:02:00.0\"")
+
 # What cards do at best, for tools/gpu-check.sh.
 add_executable(card_peaks ${CMAKE_CURRENT_LIST_DIR}/card_peaks.c)
 bl_quote(card_peaks PRIVATE ${CMAKE_SOURCE_DIR}/backends ${CMAKE_SOURCE_DIR}/shaders ${CMAKE_BINARY_DIR})

@@ -122,7 +122,7 @@ static const struct bl_arg machine_rows[] = {
              "with that memory and link; +stuck=40 makes its 40th command never end, likewise "
              "alloc, copy, submit, lost and corrupt, +memory=8GiB has less than it promises; "
              "vulkan0, cuda0, hip0 or pci-0000:01:00.0 is a card, vulkan0:shared one in the host's "
-             "memory"},
+             "memory, all every card that drivers tell of"},
     {"--watchdog", BL_ARG_INT, AT(watchdog_s), "SECONDS", 0, 1 << 20,
      .help = "give up a step when no device finishes anything for so long (default 0: 120, 3600 "
              "with the CPU alone)"},
