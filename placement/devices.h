@@ -15,8 +15,8 @@
 #include "planner.h"
 
 /* Adds what the list names: NAME[NUMBER][:MEMORY][@LINK][+FAULT=N], or instead of NAME and NUMBER what a device is called
- * at every start ("pci-0000:01:00.0"); MEMORY is a size, "shared" (the host's) or "shared:" and a size. "all": what bl_machine_add_found finds.
- * NULL: nothing. */
+ * at every start ("pci-0000:01:00.0"); MEMORY is a size, "shared" (the host's) or "shared:" and a size.
+ * "all": what bl_machine_add_found finds. NULL: nothing. */
 enum bl_status bl_machine_add_devices(struct bl_machine *, const char *list);
 /* The host's k-th memory node, its cores and memory, as a device; what device 0 is then is the first. */
 enum bl_status bl_machine_add_node(struct bl_machine *, uint32_t k);
