@@ -33,9 +33,6 @@ enum {
     FUNC_MAX_THREADS = 0,
     FUNC_STATIC_SHARED = 1,
     FUNC_DYNAMIC_SHARED = 8,
-    STREAM_NON_BLOCKING = 1,
-    EVENT_NO_TIMES = 2,
-    HOST_FOR_ALL_CARDS = 1 | 2, /* portable, mapped */
     CAPTURE_RELAXED = 2,
     USUAL_SHARED = 48 << 10
 };
@@ -45,17 +42,15 @@ static const struct cuda *of(const struct bl_simt_driver *self)
     return (const struct cuda *)self;
 }
 
+#define X(name, params, args, cuda, hip)                                                           \
+    static int name params                                                                         \
+    {                                                                                              \
+        return of(self)->cuda args;                                                                \
+    }
+BL_SIMT_ALIKE(X)
+#undef X
+
 /* ---- the driver and its cards ---- */
-
-static int device_count(const struct bl_simt_driver *self, int *n)
-{
-    return of(self)->cuDeviceGetCount(n);
-}
-
-static int driver_version(const struct bl_simt_driver *self, int *version)
-{
-    return of(self)->cuDriverGetVersion(version);
-}
 
 static void error_text(const struct bl_simt_driver *self, int code, char *out, size_t cap)
 {
@@ -141,11 +136,6 @@ static int use(const struct bl_simt_driver *self, int handle, void *context)
 
 /* ---- memory ---- */
 
-static int mem_info(const struct bl_simt_driver *self, size_t *free_bytes, size_t *all_bytes)
-{
-    return of(self)->cuMemGetInfo_v2(free_bytes, all_bytes);
-}
-
 static int mem_alloc(const struct bl_simt_driver *self, uint64_t *addr, size_t bytes)
 {
     unsigned long long at = 0;
@@ -160,16 +150,6 @@ static int mem_free(const struct bl_simt_driver *self, uint64_t addr)
     return of(self)->cuMemFree_v2(addr);
 }
 
-static int host_alloc(const struct bl_simt_driver *self, void **host, size_t bytes)
-{
-    return of(self)->cuMemHostAlloc(host, bytes, HOST_FOR_ALL_CARDS);
-}
-
-static int host_free(const struct bl_simt_driver *self, void *host)
-{
-    return of(self)->cuMemFreeHost(host);
-}
-
 static int host_addr(const struct bl_simt_driver *self, uint64_t *addr, void *host)
 {
     unsigned long long at = 0;
@@ -179,49 +159,13 @@ static int host_addr(const struct bl_simt_driver *self, uint64_t *addr, void *ho
     return code;
 }
 
-static int host_register(const struct bl_simt_driver *self, void *host, size_t bytes)
-{
-    return of(self)->cuMemHostRegister_v2(host, bytes, HOST_FOR_ALL_CARDS);
-}
-
-static int host_unregister(const struct bl_simt_driver *self, void *host)
-{
-    return of(self)->cuMemHostUnregister(host);
-}
-
 /* ---- streams and events ---- */
-
-static int stream_create(const struct bl_simt_driver *self, void **stream)
-{
-    return of(self)->cuStreamCreate(stream, STREAM_NON_BLOCKING);
-}
-
-static int stream_destroy(const struct bl_simt_driver *self, void *stream)
-{
-    return of(self)->cuStreamDestroy_v2(stream);
-}
-
-static int stream_query(const struct bl_simt_driver *self, void *stream)
-{
-    return of(self)->cuStreamQuery(stream);
-}
-
-static int stream_wait_event(const struct bl_simt_driver *self, void *stream, void *event)
-{
-    return of(self)->cuStreamWaitEvent(stream, event, 0);
-}
 
 /* The lower half: whether it has come so far is told by the sign of the difference. */
 static int stream_wait_value(const struct bl_simt_driver *self, void *stream, uint64_t addr,
                              uint64_t at_least)
 {
     return of(self)->cuStreamWaitValue32_v2(stream, addr, (uint32_t)at_least, 0);
-}
-
-static int stream_call(const struct bl_simt_driver *self, void *stream, void (*fn)(void *),
-                       void *arg)
-{
-    return of(self)->cuLaunchHostFunc(stream, fn, arg);
 }
 
 static int copy(const struct bl_simt_driver *self, uint64_t dst, uint64_t src, size_t bytes,
@@ -236,48 +180,7 @@ static int fill(const struct bl_simt_driver *self, uint64_t addr, uint32_t word,
     return of(self)->cuMemsetD32Async(addr, word, words, stream);
 }
 
-static int event_create(const struct bl_simt_driver *self, void **event, bool timed)
-{
-    return of(self)->cuEventCreate(event, timed ? 0 : EVENT_NO_TIMES);
-}
-
-static int event_destroy(const struct bl_simt_driver *self, void *event)
-{
-    return of(self)->cuEventDestroy_v2(event);
-}
-
-static int event_record(const struct bl_simt_driver *self, void *event, void *stream)
-{
-    return of(self)->cuEventRecord(event, stream);
-}
-
-static int event_query(const struct bl_simt_driver *self, void *event)
-{
-    return of(self)->cuEventQuery(event);
-}
-
-static int event_elapsed(const struct bl_simt_driver *self, float *ms, void *from, void *to)
-{
-    return of(self)->cuEventElapsedTime(ms, from, to);
-}
-
 /* ---- kernels and graphs ---- */
-
-static int module_load(const struct bl_simt_driver *self, void **module, const void *image)
-{
-    return of(self)->cuModuleLoadData(module, image);
-}
-
-static int module_unload(const struct bl_simt_driver *self, void *module)
-{
-    return of(self)->cuModuleUnload(module);
-}
-
-static int module_kernel(const struct bl_simt_driver *self, void **kernel, void *module,
-                         const char *name)
-{
-    return of(self)->cuModuleGetFunction(kernel, module, name);
-}
 
 static int kernel_limits(const struct bl_simt_driver *self, void *kernel, int *max_threads,
                          int *static_bytes)
@@ -286,21 +189,16 @@ static int kernel_limits(const struct bl_simt_driver *self, void *kernel, int *m
     return code ? code : of(self)->cuFuncGetAttribute(static_bytes, FUNC_STATIC_SHARED, kernel);
 }
 
+/* A block that has more than is usual, what the kernel declares included, is asked for once. */
 static int kernel_dynamic(const struct bl_simt_driver *self, void *kernel, int bytes)
 {
-    int now = 0;
-    const int code = of(self)->cuFuncGetAttribute(&now, FUNC_DYNAMIC_SHARED, kernel);
+    const struct cuda *c = of(self);
+    int fixed = 0, now = 0, code = c->cuFuncGetAttribute(&fixed, FUNC_STATIC_SHARED, kernel);
 
-    if (code || bytes <= now || bytes <= USUAL_SHARED / 2)
+    if (code || bytes + fixed <= USUAL_SHARED)
         return code;
-    return of(self)->cuFuncSetAttribute(kernel, FUNC_DYNAMIC_SHARED, bytes);
-}
-
-static int launch(const struct bl_simt_driver *self, void *kernel, const uint32_t grid[3],
-                  const uint32_t block[3], uint32_t shared_bytes, void *stream, void **args)
-{
-    return of(self)->cuLaunchKernel(kernel, grid[0], grid[1], grid[2], block[0], block[1], block[2],
-                                    shared_bytes, stream, args, NULL);
+    code = c->cuFuncGetAttribute(&now, FUNC_DYNAMIC_SHARED, kernel);
+    return code || bytes <= now ? code : c->cuFuncSetAttribute(kernel, FUNC_DYNAMIC_SHARED, bytes);
 }
 
 static int capture_begin(const struct bl_simt_driver *self, void *stream)
@@ -313,37 +211,7 @@ static int capture_begin(const struct bl_simt_driver *self, void *stream)
     return all ? c->cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED) : BL_SIMT_NOT_SUPPORTED;
 }
 
-static int capture_end(const struct bl_simt_driver *self, void *stream, void **graph)
-{
-    return of(self)->cuStreamEndCapture(stream, graph);
-}
-
-static int graph_make(const struct bl_simt_driver *self, void **exec, void *graph)
-{
-    return of(self)->cuGraphInstantiateWithFlags(exec, graph, 0);
-}
-
-static int graph_forget(const struct bl_simt_driver *self, void *graph)
-{
-    return of(self)->cuGraphDestroy(graph);
-}
-
-static int graph_free(const struct bl_simt_driver *self, void *exec)
-{
-    return of(self)->cuGraphExecDestroy(exec);
-}
-
-static int graph_launch(const struct bl_simt_driver *self, void *exec, void *stream)
-{
-    return of(self)->cuGraphLaunch(exec, stream);
-}
-
 /* ---- peers ---- */
-
-static int peer_can(const struct bl_simt_driver *self, int *can, int from, int to)
-{
-    return of(self)->cuDeviceCanAccessPeer(can, from, to);
-}
 
 static int peer_enable(const struct bl_simt_driver *self, int to, void *to_context)
 {
@@ -354,8 +222,8 @@ static int peer_enable(const struct bl_simt_driver *self, int to, void *to_conte
 /* ---- loading ---- */
 
 static const struct bl_simt_fns fns = {
-#define X(name, params) .name = name,
-    BL_SIMT_API(X)
+#define X(name, ...) .name = name,
+    BL_SIMT_ALIKE(X) BL_SIMT_OWN(X)
 #undef X
         .error_text = error_text,
 };

@@ -29,9 +29,6 @@ enum {
     ATTR_WARP = 87,
     FUNC_MAX_THREADS = 0,
     FUNC_STATIC_SHARED = 1,
-    STREAM_NON_BLOCKING = 1,
-    EVENT_NO_TIMES = 2,
-    HOST_FOR_ALL_CARDS = 1 | 2, /* portable, mapped */
     COPY_BY_ADDRESS = 4,
     WAIT_AT_LEAST = 0,
     CAPTURE_RELAXED = 2
@@ -47,17 +44,15 @@ static void *pointer(uint64_t addr)
     return (void *)(uintptr_t)addr;
 }
 
+#define X(name, params, args, cuda, hip)                                                           \
+    static int name params                                                                         \
+    {                                                                                              \
+        return of(self)->hip args;                                                                 \
+    }
+BL_SIMT_ALIKE(X)
+#undef X
+
 /* ---- the driver and its cards ---- */
-
-static int device_count(const struct bl_simt_driver *self, int *n)
-{
-    return of(self)->hipGetDeviceCount(n);
-}
-
-static int driver_version(const struct bl_simt_driver *self, int *version)
-{
-    return of(self)->hipRuntimeGetVersion(version);
-}
 
 static void error_text(const struct bl_simt_driver *self, int code, char *out, size_t cap)
 {
@@ -164,11 +159,6 @@ static int use(const struct bl_simt_driver *self, int handle, void *context)
 
 /* ---- memory ---- */
 
-static int mem_info(const struct bl_simt_driver *self, size_t *free_bytes, size_t *all_bytes)
-{
-    return of(self)->hipMemGetInfo(free_bytes, all_bytes);
-}
-
 static int mem_alloc(const struct bl_simt_driver *self, uint64_t *addr, size_t bytes)
 {
     void *at = NULL;
@@ -183,16 +173,6 @@ static int mem_free(const struct bl_simt_driver *self, uint64_t addr)
     return of(self)->hipFree(pointer(addr));
 }
 
-static int host_alloc(const struct bl_simt_driver *self, void **host, size_t bytes)
-{
-    return of(self)->hipHostMalloc(host, bytes, HOST_FOR_ALL_CARDS);
-}
-
-static int host_free(const struct bl_simt_driver *self, void *host)
-{
-    return of(self)->hipHostFree(host);
-}
-
 static int host_addr(const struct bl_simt_driver *self, uint64_t *addr, void *host)
 {
     void *at = NULL;
@@ -202,49 +182,13 @@ static int host_addr(const struct bl_simt_driver *self, uint64_t *addr, void *ho
     return code;
 }
 
-static int host_register(const struct bl_simt_driver *self, void *host, size_t bytes)
-{
-    return of(self)->hipHostRegister(host, bytes, HOST_FOR_ALL_CARDS);
-}
-
-static int host_unregister(const struct bl_simt_driver *self, void *host)
-{
-    return of(self)->hipHostUnregister(host);
-}
-
 /* ---- streams and events ---- */
-
-static int stream_create(const struct bl_simt_driver *self, void **stream)
-{
-    return of(self)->hipStreamCreateWithFlags(stream, STREAM_NON_BLOCKING);
-}
-
-static int stream_destroy(const struct bl_simt_driver *self, void *stream)
-{
-    return of(self)->hipStreamDestroy(stream);
-}
-
-static int stream_query(const struct bl_simt_driver *self, void *stream)
-{
-    return of(self)->hipStreamQuery(stream);
-}
-
-static int stream_wait_event(const struct bl_simt_driver *self, void *stream, void *event)
-{
-    return of(self)->hipStreamWaitEvent(stream, event, 0);
-}
 
 static int stream_wait_value(const struct bl_simt_driver *self, void *stream, uint64_t addr,
                              uint64_t at_least)
 {
     return of(self)->hipStreamWaitValue64(stream, pointer(addr), at_least, WAIT_AT_LEAST,
                                           UINT64_MAX);
-}
-
-static int stream_call(const struct bl_simt_driver *self, void *stream, void (*fn)(void *),
-                       void *arg)
-{
-    return of(self)->hipLaunchHostFunc(stream, fn, arg);
 }
 
 static int copy(const struct bl_simt_driver *self, uint64_t dst, uint64_t src, size_t bytes,
@@ -259,48 +203,7 @@ static int fill(const struct bl_simt_driver *self, uint64_t addr, uint32_t word,
     return of(self)->hipMemsetD32Async(pointer(addr), (int)word, words, stream);
 }
 
-static int event_create(const struct bl_simt_driver *self, void **event, bool timed)
-{
-    return of(self)->hipEventCreateWithFlags(event, timed ? 0 : EVENT_NO_TIMES);
-}
-
-static int event_destroy(const struct bl_simt_driver *self, void *event)
-{
-    return of(self)->hipEventDestroy(event);
-}
-
-static int event_record(const struct bl_simt_driver *self, void *event, void *stream)
-{
-    return of(self)->hipEventRecord(event, stream);
-}
-
-static int event_query(const struct bl_simt_driver *self, void *event)
-{
-    return of(self)->hipEventQuery(event);
-}
-
-static int event_elapsed(const struct bl_simt_driver *self, float *ms, void *from, void *to)
-{
-    return of(self)->hipEventElapsedTime(ms, from, to);
-}
-
 /* ---- kernels and graphs ---- */
-
-static int module_load(const struct bl_simt_driver *self, void **module, const void *image)
-{
-    return of(self)->hipModuleLoadData(module, image);
-}
-
-static int module_unload(const struct bl_simt_driver *self, void *module)
-{
-    return of(self)->hipModuleUnload(module);
-}
-
-static int module_kernel(const struct bl_simt_driver *self, void **kernel, void *module,
-                         const char *name)
-{
-    return of(self)->hipModuleGetFunction(kernel, module, name);
-}
 
 static int kernel_limits(const struct bl_simt_driver *self, void *kernel, int *max_threads,
                          int *static_bytes)
@@ -315,13 +218,6 @@ static int kernel_dynamic(const struct bl_simt_driver *self, void *kernel, int b
     return 0; /* may always be all there is */
 }
 
-static int launch(const struct bl_simt_driver *self, void *kernel, const uint32_t grid[3],
-                  const uint32_t block[3], uint32_t shared_bytes, void *stream, void **args)
-{
-    return of(self)->hipModuleLaunchKernel(kernel, grid[0], grid[1], grid[2], block[0], block[1],
-                                           block[2], shared_bytes, stream, args, NULL);
-}
-
 static int capture_begin(const struct bl_simt_driver *self, void *stream)
 {
     const struct hip *c = of(self);
@@ -332,37 +228,7 @@ static int capture_begin(const struct bl_simt_driver *self, void *stream)
     return all ? c->hipStreamBeginCapture(stream, CAPTURE_RELAXED) : BL_SIMT_NOT_SUPPORTED;
 }
 
-static int capture_end(const struct bl_simt_driver *self, void *stream, void **graph)
-{
-    return of(self)->hipStreamEndCapture(stream, graph);
-}
-
-static int graph_make(const struct bl_simt_driver *self, void **exec, void *graph)
-{
-    return of(self)->hipGraphInstantiateWithFlags(exec, graph, 0);
-}
-
-static int graph_forget(const struct bl_simt_driver *self, void *graph)
-{
-    return of(self)->hipGraphDestroy(graph);
-}
-
-static int graph_free(const struct bl_simt_driver *self, void *exec)
-{
-    return of(self)->hipGraphExecDestroy(exec);
-}
-
-static int graph_launch(const struct bl_simt_driver *self, void *exec, void *stream)
-{
-    return of(self)->hipGraphLaunch(exec, stream);
-}
-
 /* ---- peers ---- */
-
-static int peer_can(const struct bl_simt_driver *self, int *can, int from, int to)
-{
-    return of(self)->hipDeviceCanAccessPeer(can, from, to);
-}
 
 static int peer_enable(const struct bl_simt_driver *self, int to, void *to_context)
 {
@@ -373,8 +239,8 @@ static int peer_enable(const struct bl_simt_driver *self, int to, void *to_conte
 /* ---- loading ---- */
 
 static const struct bl_simt_fns fns = {
-#define X(name, params) .name = name,
-    BL_SIMT_API(X)
+#define X(name, ...) .name = name,
+    BL_SIMT_ALIKE(X) BL_SIMT_OWN(X)
 #undef X
         .error_text = error_text,
 };

@@ -41,59 +41,86 @@ struct bl_simt_card {
     bool wait_value;                  /* a stream can wait for a number in the host's memory */
 };
 
-#define BL_SIMT_API(X)                                                                                                 \
-    X(device_count, (BL_SIMT_SELF, int *n))                                                                            \
-    X(driver_version, (BL_SIMT_SELF, int *version))                                                                    \
+enum {
+    BL_SIMT_HOST_FOR_ALL_CARDS = 1 | 2, /* portable, mapped */
+    BL_SIMT_STREAM_NON_BLOCKING = 1,
+    BL_SIMT_EVENT_NO_TIMES = 2
+};
+
+/* Entries, their parameters, and what is called with which arguments: alike for both vendors but for its name. */
+#define BL_SIMT_ALIKE(X)                                                                                               \
+    X(device_count, (BL_SIMT_SELF, int *n), (n), cuDeviceGetCount, hipGetDeviceCount)                                  \
+    X(driver_version, (BL_SIMT_SELF, int *version), (version), cuDriverGetVersion, hipRuntimeGetVersion)               \
+    X(mem_info, (BL_SIMT_SELF, size_t *free_bytes, size_t *all_bytes), (free_bytes, all_bytes),                        \
+      cuMemGetInfo_v2, hipMemGetInfo)                                                                                  \
+    X(host_alloc, (BL_SIMT_SELF, void **host, size_t bytes), (host, bytes, BL_SIMT_HOST_FOR_ALL_CARDS),                \
+      cuMemHostAlloc, hipHostMalloc)                                                                                   \
+    X(host_free, (BL_SIMT_SELF, void *host), (host), cuMemFreeHost, hipHostFree)                                       \
+    X(host_register, (BL_SIMT_SELF, void *host, size_t bytes), (host, bytes, BL_SIMT_HOST_FOR_ALL_CARDS),              \
+      cuMemHostRegister_v2, hipHostRegister)                                                                           \
+    X(host_unregister, (BL_SIMT_SELF, void *host), (host), cuMemHostUnregister, hipHostUnregister)                     \
+    X(stream_create, (BL_SIMT_SELF, void **stream), (stream, BL_SIMT_STREAM_NON_BLOCKING),                             \
+      cuStreamCreate, hipStreamCreateWithFlags)                                                                        \
+    X(stream_destroy, (BL_SIMT_SELF, void *stream), (stream), cuStreamDestroy_v2, hipStreamDestroy)                    \
+    X(stream_query, (BL_SIMT_SELF, void *stream), (stream), cuStreamQuery, hipStreamQuery)                             \
+    X(stream_wait_event, (BL_SIMT_SELF, void *stream, void *event), (stream, event, 0),                                \
+      cuStreamWaitEvent, hipStreamWaitEvent)                                                                           \
+    X(stream_call, (BL_SIMT_SELF, void *stream, void (*fn)(void *), void *arg), (stream, fn, arg),                     \
+      cuLaunchHostFunc, hipLaunchHostFunc)                                                                             \
+    X(event_create, (BL_SIMT_SELF, void **event, bool timed), (event, timed ? 0 : BL_SIMT_EVENT_NO_TIMES),             \
+      cuEventCreate, hipEventCreateWithFlags)                                                                          \
+    X(event_destroy, (BL_SIMT_SELF, void *event), (event), cuEventDestroy_v2, hipEventDestroy)                         \
+    X(event_record, (BL_SIMT_SELF, void *event, void *stream), (event, stream), cuEventRecord, hipEventRecord)         \
+    X(event_query, (BL_SIMT_SELF, void *event), (event), cuEventQuery, hipEventQuery)                                  \
+    X(event_elapsed, (BL_SIMT_SELF, float *ms, void *from, void *to), (ms, from, to),                                  \
+      cuEventElapsedTime, hipEventElapsedTime)                                                                         \
+    X(module_load, (BL_SIMT_SELF, void **module, const void *image), (module, image),                                  \
+      cuModuleLoadData, hipModuleLoadData)                                                                             \
+    X(module_unload, (BL_SIMT_SELF, void *module), (module), cuModuleUnload, hipModuleUnload)                          \
+    X(module_kernel, (BL_SIMT_SELF, void **kernel, void *module, const char *name), (kernel, module, name),            \
+      cuModuleGetFunction, hipModuleGetFunction)                                                                       \
+    X(launch,                                                                                                          \
+      (BL_SIMT_SELF, void *kernel, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes, void *stream,\
+       void **args),                                                                                                   \
+      (kernel, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, stream, args, NULL),             \
+      cuLaunchKernel, hipModuleLaunchKernel)                                                                           \
+    X(capture_end, (BL_SIMT_SELF, void *stream, void **graph), (stream, graph),                                        \
+      cuStreamEndCapture, hipStreamEndCapture)                                                                         \
+    X(graph_make, (BL_SIMT_SELF, void **exec, void *graph), (exec, graph, 0),                                          \
+      cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)                                                       \
+    X(graph_forget, (BL_SIMT_SELF, void *graph), (graph), cuGraphDestroy, hipGraphDestroy)                             \
+    X(graph_free, (BL_SIMT_SELF, void *exec), (exec), cuGraphExecDestroy, hipGraphExecDestroy)                         \
+    X(graph_launch, (BL_SIMT_SELF, void *exec, void *stream), (exec, stream), cuGraphLaunch, hipGraphLaunch)           \
+    X(peer_can, (BL_SIMT_SELF, int *can, int from, int to), (can, from, to),                                           \
+      cuDeviceCanAccessPeer, hipDeviceCanAccessPeer)
+/* What each does in its own way. */
+#define BL_SIMT_OWN(X)                                                                                                 \
     X(card, (BL_SIMT_SELF, int ordinal, struct bl_simt_card *out))                                                     \
     X(open_card, (BL_SIMT_SELF, int handle, void **context))                                                           \
     X(close_card, (BL_SIMT_SELF, int handle, void *context))                                                           \
     X(use, (BL_SIMT_SELF, int handle, void *context))                                                                  \
-    X(mem_info, (BL_SIMT_SELF, size_t *free_bytes, size_t *all_bytes))                                                 \
     X(mem_alloc, (BL_SIMT_SELF, uint64_t *addr, size_t bytes))                                                         \
     X(mem_free, (BL_SIMT_SELF, uint64_t addr))                                                                         \
-    X(host_alloc, (BL_SIMT_SELF, void **host, size_t bytes))                                                           \
-    X(host_free, (BL_SIMT_SELF, void *host))                                                                           \
     X(host_addr, (BL_SIMT_SELF, uint64_t *addr, void *host))                                                           \
-    X(host_register, (BL_SIMT_SELF, void *host, size_t bytes))                                                         \
-    X(host_unregister, (BL_SIMT_SELF, void *host))                                                                     \
-    X(stream_create, (BL_SIMT_SELF, void **stream))                                                                    \
-    X(stream_destroy, (BL_SIMT_SELF, void *stream))                                                                    \
-    X(stream_query, (BL_SIMT_SELF, void *stream))                                                                      \
-    X(stream_wait_event, (BL_SIMT_SELF, void *stream, void *event))                                                    \
     X(stream_wait_value, (BL_SIMT_SELF, void *stream, uint64_t addr, uint64_t at_least))                               \
-    X(stream_call, (BL_SIMT_SELF, void *stream, void (*fn)(void *), void *arg))                                        \
     X(copy, (BL_SIMT_SELF, uint64_t dst, uint64_t src, size_t bytes, void *stream))                                    \
     X(fill, (BL_SIMT_SELF, uint64_t addr, uint32_t word, size_t words, void *stream))                                  \
-    X(event_create, (BL_SIMT_SELF, void **event, bool timed))                                                          \
-    X(event_destroy, (BL_SIMT_SELF, void *event))                                                                      \
-    X(event_record, (BL_SIMT_SELF, void *event, void *stream))                                                         \
-    X(event_query, (BL_SIMT_SELF, void *event))                                                                        \
-    X(event_elapsed, (BL_SIMT_SELF, float *ms, void *from, void *to))                                                  \
-    X(module_load, (BL_SIMT_SELF, void **module, const void *image))                                                   \
-    X(module_unload, (BL_SIMT_SELF, void *module))                                                                     \
-    X(module_kernel, (BL_SIMT_SELF, void **kernel, void *module, const char *name))                                    \
     X(kernel_limits, (BL_SIMT_SELF, void *kernel, int *max_threads, int *static_bytes))                                \
     X(kernel_dynamic, (BL_SIMT_SELF, void *kernel, int bytes))                                                         \
-    X(launch, (BL_SIMT_SELF, void *kernel, const uint32_t grid[3], const uint32_t block[3], uint32_t shared_bytes,     \
-               void *stream, void **args))                                                                             \
     X(capture_begin, (BL_SIMT_SELF, void *stream))                                                                     \
-    X(capture_end, (BL_SIMT_SELF, void *stream, void **graph))                                                         \
-    X(graph_make, (BL_SIMT_SELF, void **exec, void *graph))                                                            \
-    X(graph_forget, (BL_SIMT_SELF, void *graph))                                                                       \
-    X(graph_free, (BL_SIMT_SELF, void *exec))                                                                          \
-    X(graph_launch, (BL_SIMT_SELF, void *exec, void *stream))                                                          \
-    X(peer_can, (BL_SIMT_SELF, int *can, int from, int to))                                                            \
     X(peer_enable, (BL_SIMT_SELF, int to, void *to_context))
 
 struct bl_simt_driver;
 #define BL_SIMT_SELF const struct bl_simt_driver *self
 struct bl_simt_fns {
+#define X(name, params, ...) int (*name) params;
+    BL_SIMT_ALIKE(X)
+#undef X
 #define X(name, params) int (*name) params;
-    BL_SIMT_API(X)
+    BL_SIMT_OWN(X)
 #undef X
     void (*error_text)(BL_SIMT_SELF, int code, char *out, size_t cap);
 };
-#undef BL_SIMT_SELF
 /* Vendors' own begin with it. */
 struct bl_simt_driver {
     const struct bl_simt_fns *fns;
