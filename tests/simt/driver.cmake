@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 # The emulated driver, as the libraries that backends look for, and what is tested with it.
 function(bl_emulated name face kernels)
-    add_library(emu_${name} SHARED ${CMAKE_CURRENT_LIST_DIR}/emu.cpp ${CMAKE_CURRENT_LIST_DIR}/emu_${face}.cpp
-                $<TARGET_OBJECTS:${kernels}>)
+    set(sources emu emu_streams emu_kernels emu_${face})
+    list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+    list(TRANSFORM sources APPEND .cpp)
+    add_library(emu_${name} SHARED ${sources} $<TARGET_OBJECTS:${kernels}>)
     target_compile_features(emu_${name} PRIVATE cxx_std_17)
     target_compile_options(emu_${name} PRIVATE -Wall -Wextra -fvisibility=hidden)
     target_include_directories(emu_${name} PRIVATE ${CMAKE_CURRENT_LIST_DIR} ${CMAKE_SOURCE_DIR}/backends
@@ -48,6 +50,7 @@ function(bl_emulated_test name)
     endforeach()
 endfunction()
 bl_emulated_test(simt_host cuda old_cuda hip hip64)
+bl_emulated_test(simt_order cuda old_cuda hip hip64)
 bl_emulated_test(simt_fuse cuda hip64)
 bl_emulated_test(simt_models cuda hip64)
 bl_emulated_test(simt_experts cuda hip64)
