@@ -24,13 +24,13 @@ clang)
 asan)
     options+=(-DBL_SANITIZE='address,undefined')
     # not what looks at sources only, nor one test more than once, be it with other kernels or all models in one; of
-    # kernels whose threads are fibres a selection
+    # kernels whose threads are fibres, and of cards that run them, a selection
     select=(-L tier1 -E "^(format|headers|layers|loc|e2e\.(reference_full|scalar\..*)|unit\.vulkan_ops\..*|\
-simt\.(simt_models|simt_fuse|simt_experts|simt_direct)\..*|simt\.(mixed|ops\.(cuda|cuda_native|hip64)|simt_host\.(old_cuda|hip)))\$")
+simt\.(simt_models|simt_fuse|simt_experts|simt_direct)\..*|simt\.(mixed|ops\.(cuda|cuda_native|hip64)|simt_(host|order)\.(old_cuda|hip)))\$")
     ;;
 tsan)
     options+=(-DBL_SANITIZE=thread -DBL_VULKAN=OFF) # a software driver's own threads are not ours to check
-    select=(-R '^(unit\.(thread|engine|cpu_ops|program)|simt\.(host_run|ops\.some_.*|simt_host\.(cuda|hip64)))$')
+    select=(-R '^(unit\.(thread|engine|cpu_ops|program)|simt\.(host_run|ops\.some_.*|some\..*|simt_(host|order)\.(cuda|hip64)))$')
     ;;
 aarch64)
     for command in aarch64-linux-gnu-gcc qemu-aarch64; do

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* random_plan.h — engines on one to four devices of any kinds, with everything that a plan can say chosen at random.
  *
- *     struct random_plan r = random_plan_of(41, vulkan_here());
+ *     struct random_plan r = random_plan_of(41, vulkan_here(), "cuda0,hip0");
  *     random_plan_open(&engine, path, &opt, &r);
  *
  * Purpose   layers whole or in parts, state apart from the weights it is used with, experts by layer, by range and in
@@ -23,7 +23,7 @@ enum random_style { RANDOM_SCATTERED, RANDOM_LAYERS, RANDOM_HOST_EXPERTS, RANDOM
 struct random_plan {
     uint64_t first, seed;        /* as given; as it goes on */
     char devices[96];            /* besides the CPU; empty: none */
-    bool no_mmap, vulkan, nodes; /* vulkan: one of them is; nodes: the first is a memory node of the host */
+    bool no_mmap, rounds, nodes; /* rounds: one is a card, with its own rounding; nodes: the first is of the host's memory */
     enum random_style style;
     enum bl_expert_policy policy;
     uint32_t stream_from, most_slots;
@@ -37,30 +37,47 @@ static inline uint64_t random_start(uint64_t seed)
     return (seed ^ seed >> 27) * 0x94d049bb133111ebu;
 }
 
-/* As fast as may be: times are not what is tested. */
-static inline void random_devices(struct random_plan *r, bool vulkan_too)
+/* Mostly one of the list that the plan does not name yet; false: none. cards: separated by commas, or NULL. */
+static inline bool random_card(struct random_plan *r, const char *cards, char *out, size_t cap)
 {
-    static const char *const simulated[] = {"sim%u@1TB/s", "sim%u:64MiB@1TB/s", "sim%u:shared:64MiB@1TB/s"};
-    const uint32_t n = divide_pick(&r->seed, 16) ? 1 + divide_pick(&r->seed, 3) : 0;
-    size_t at = 0;
+    uint32_t n_cards = cards ? 1 : 0;
 
-    r->nodes = n && !divide_pick(&r->seed, 5);
-    for (uint32_t i = 0; i < n; i++) {
-        const bool node = r->nodes && !i, vulkan = !divide_pick(&r->seed, 4) && vulkan_too && !node;
-        const char *kind = node ? "cpu1" : vulkan ? "vulkan0:1GiB" : simulated[divide_pick(&r->seed, 3)];
-        at += (size_t)snprintf(r->devices + at, sizeof r->devices - at, i ? "," : "");
-        at += (size_t)snprintf(r->devices + at, sizeof r->devices - at, kind, i);
-        r->vulkan = r->vulkan || vulkan;
-    }
+    for (const char *c = cards; c && (c = strchr(c, ',')); c++)
+        n_cards++;
+    if (!n_cards || !divide_pick(&r->seed, 4))
+        return false;
+    for (uint32_t k = divide_pick(&r->seed, n_cards); k; k--)
+        cards = strchr(cards, ',') + 1;
+    snprintf(out, cap, "%.*s", (int)strcspn(cards, ","), cards);
+    return !strstr(r->devices, out);
 }
 
-static inline struct random_plan random_plan_of(uint64_t seed, bool vulkan_too)
+/* As fast as may be: times are not what is tested. */
+static inline void random_device(struct random_plan *r, uint32_t i, bool vulkan_too, const char *cards, char *out, size_t cap)
+{
+    static const char *const simulated[] = {"sim%u@1TB/s", "sim%u:64MiB@1TB/s", "sim%u:shared:64MiB@1TB/s"};
+    const bool node = r->nodes && !i, vulkan = !divide_pick(&r->seed, 4) && vulkan_too && !node;
+    const bool card = !node && !vulkan && random_card(r, cards, out, cap);
+
+    r->rounds = r->rounds || vulkan || card;
+    if (!card)
+        snprintf(out, cap, node ? "cpu1" : vulkan ? "vulkan0:1GiB" : simulated[divide_pick(&r->seed, 3)], i);
+}
+
+static inline struct random_plan random_plan_of(uint64_t seed, bool vulkan_too, const char *cards)
 {
     static const uint32_t most[] = {1, 2, 1000};
     static const uint64_t block[] = {0, 64 << 10, 512 << 10};
     struct random_plan r = {.first = seed, .seed = random_start(seed)};
+    const uint32_t n = divide_pick(&r.seed, 16) ? 1 + divide_pick(&r.seed, 3) : 0;
+    char one[48];
 
-    random_devices(&r, vulkan_too);
+    r.nodes = n && !divide_pick(&r.seed, 5);
+    for (uint32_t i = 0; i < n; i++) {
+        random_device(&r, i, vulkan_too, cards, one, sizeof one);
+        const size_t at = strlen(r.devices);
+        snprintf(r.devices + at, sizeof r.devices - at, "%s%s", at ? "," : "", one);
+    }
     r.no_mmap = divide_pick(&r.seed, 2);
     r.style = (enum random_style)divide_pick(&r.seed, RANDOM_STYLES);
     r.policy = (enum bl_expert_policy)divide_pick(&r.seed, BL_N_EXPERT_POLICIES);

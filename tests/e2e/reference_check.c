@@ -19,10 +19,11 @@
  * expert lying at random on the CPU and one to three simulated devices, with a plan of its own in
  * each mode. --plans: N plans of each model, of seeds that follow each other, over devices of mixed
  * kinds with everything that a plan can say at random (random_plan.h); memory taken is what was
- * planned. --plans 1 with the seed of a line repeats that plan. Of Vulkan devices the largest logit
+ * planned. --plans 1 with the seed of a line repeats that plan. Of cards the largest logit
  * may natively be another one where the margin is within what tolerated rounding explains.
  * --devices: everything on the first of those named, such as cuda0 (exit 77 where Vulkan's are
- * named and there are none); with --simulate they take the place of the simulated ones. */
+ * named and there are none); with --simulate they take the place of the simulated ones, with
+ * --plans they are among those that a plan may name. */
 #include "random_plan.h"
 #include "vulkan_rig.h"
 
@@ -208,13 +209,13 @@ struct run {
     bool ties;
 };
 
-/* Another largest logit, by more than rounding explains. Vulkan's activations are rounded otherwise
+/* Another largest logit, by more than rounding explains. Activations of cards are rounded otherwise
  * than the CPU's: natively a margin within four times the error that is tolerated is small, and a
  * row past that is of a choice of experts that fell the other way. */
 static bool chooses_otherwise(const struct run *r, const float *row, const float *ref, uint32_t n,
                               double tolerance)
 {
-    const bool rounded = plan.vulkan && strcmp(r->mode->name, "exact");
+    const bool rounded = plan.rounds && strcmp(r->mode->name, "exact");
     const float margin = margin_of(ref, n);
     double sum = 0;
 
@@ -327,7 +328,8 @@ static void check_prompt(const struct run *r, const char *dir, const cJSON *prom
     const cJSON *recorded_for =
         cJSON_GetObjectItem(cJSON_GetObjectItem(prompt, "tolerance_nmse"), mode->name);
     const double allowed = mode->most > 0 ? mode->most : cJSON_GetNumberValue(recorded_for);
-    const double tolerance = on_devices && !mode->exact ? card_rounding * allowed : allowed;
+    const bool rounded = on_devices && !mode->exact && (!random_plans || plan.rounds);
+    const double tolerance = rounded ? card_rounding * allowed : allowed;
     const cJSON *list = cJSON_GetObjectItem(prompt, "ids");
     int32_t ids[MAX_PROMPT];
     uint32_t n = 0, n_ref = 0;
@@ -472,7 +474,7 @@ static void check_modes(const char *dir, const cJSON *c, const char *name)
     char text[256];
 
     if (random_plans) {
-        plan = random_plan_of(divide_seed++, vulkan_too);
+        plan = random_plan_of(divide_seed++, vulkan_too, on_devices);
         random_plan_describe(&plan, text, sizeof text);
         printf("plan %s: %s\n", name, text);
     }

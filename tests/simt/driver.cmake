@@ -44,6 +44,7 @@ function(bl_emulated_test name)
                           PkgConfig::CJSON Threads::Threads ${CMAKE_DL_LIBS} m)
     target_compile_definitions(test_${name} PRIVATE BL_TEST_IMAGES="${SIMT_IMAGES}"
                                BL_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
+    bl_keep_loaded(test_${name})
     foreach(library IN LISTS ARGN)
         add_test(NAME simt.${name}.${library} COMMAND test_${name} $<TARGET_FILE:emu_${library}>)
         set_tests_properties(simt.${name}.${library} PROPERTIES TIMEOUT 300 LABELS tier1 SKIP_RETURN_CODE 77)
@@ -60,6 +61,31 @@ add_test(NAME simt.mixed COMMAND test_simt_mixed $<TARGET_FILE:emu_cuda> $<TARGE
 add_test(NAME simt.experts.every_call COMMAND test_simt_experts $<TARGET_FILE:emu_cuda> --every)
 set_tests_properties(simt.mixed PROPERTIES TIMEOUT 300 LABELS tier1 SKIP_RETURN_CODE 77)
 set_tests_properties(simt.experts.every_call PROPERTIES TIMEOUT 600 LABELS tier2 SKIP_RETURN_CODE 77)
+# With sanitizers a selection of what is on one card, on several, fused, replayed, sent, in slots, of both vendors.
+function(bl_emulated_some name n)
+    add_test(NAME simt.some.${name} COMMAND test_simt_${name} ${ARGN} --one-of ${n})
+    set_tests_properties(simt.some.${name} PROPERTIES TIMEOUT 300 LABELS tier1)
+endfunction()
+if(BL_SANITIZE)
+    bl_emulated_some(models 6 $<TARGET_FILE:emu_cuda>)
+    bl_emulated_some(fuse 4 $<TARGET_FILE:emu_cuda>)
+    bl_emulated_some(experts 3 $<TARGET_FILE:emu_cuda>)
+    bl_emulated_some(direct 3 $<TARGET_FILE:emu_cuda>)
+    bl_emulated_some(mixed 4 $<TARGET_FILE:emu_cuda> $<TARGET_FILE:emu_hip64>)
+endif()
+
+# Everything that a plan can say at random, cards of both vendors among its devices: one plan of each model, 65 in all.
+function(bl_cards_plans name tier)
+    add_test(NAME simt.plans.${name} COMMAND reference_check --devices cuda0,cuda1,hip0,hip1 --plans 1 --seed ${ARGN})
+    set_tests_properties(simt.plans.${name} PROPERTIES TIMEOUT 1800 LABELS ${tier} SKIP_RETURN_CODE 77 ENVIRONMENT
+                         "BALLAST_CUDA_LIBRARY=$<TARGET_FILE:emu_cuda>;BALLAST_CUDA_KERNELS=${SIMT_IMAGES};\
+BALLAST_HIP_LIBRARY=$<TARGET_FILE:emu_hip64>;BALLAST_HIP_KERNELS=${SIMT_IMAGES};EMU=cards=2,mib=512,late=50,peers=1")
+endfunction()
+set(reference ${CMAKE_SOURCE_DIR}/tests/data/reference)
+bl_cards_plans(llama tier1 16 ${reference} llama-f32)
+bl_cards_plans(qwen3moe tier1 12 ${reference} qwen3moe-iq3)
+bl_cards_plans(gpt_oss tier1 54 ${reference} gpt-oss-mxfp4)
+bl_cards_plans(full tier2 500 --all)
 
 # Every card that drivers tell of, by one word.
 add_test(NAME simt.all_devices COMMAND ballast_cli plan --devices all --format json

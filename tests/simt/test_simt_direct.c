@@ -157,13 +157,16 @@ static void any_plan_is_as_on_the_cpu(void **state)
     static const char *const of[] = {"mixtral-f32", "gpt-oss-mxfp4", "qwen3moe-iq3",
                                      "qwen3next-f32", "deepseek4-f32"};
     uint64_t seed = 17;
-    uint32_t n_copies = 0;
+    uint32_t n_copies = 0, n = 0;
     (void)state;
 
     for (uint32_t i = 0; i < BL_COUNT(of); i++) {
         const struct bl_options opt = small();
         const uint64_t from = seed;
         const struct bl_program *p;
+        if (cards_leave_out())
+            continue;
+        n++;
         fresh_cards_like(&peers);
         struct bl_engine *e = on_cards(of[i], &opt, 2 + i % 2, anywhere, &seed);
         const struct bl_shape shape = bl_plan_bucket(&e->parts.plan, 5, 5);
@@ -176,7 +179,7 @@ static void any_plan_is_as_on_the_cpu(void **state)
         n_copies += cards_counts().peer_copies;
         bl_close(e);
     }
-    assert_true(n_copies > 100);
+    assert_true(n_copies > 20 * n);
     fresh_cards();
 }
 

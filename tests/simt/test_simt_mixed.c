@@ -78,7 +78,8 @@ static void cards_of_all_kinds_are_as_the_cpu(void **state)
 
     fresh_cards();
     for (uint32_t i = 0; i < BL_COUNT(native_models); i++)
-        compare_mixed(native_models[i], n_faces + i % 2, &seed);
+        if (!cards_leave_out())
+            compare_mixed(native_models[i], n_faces + i % 2, &seed);
 }
 
 static void with_vulkan_too(void **state)
@@ -91,7 +92,8 @@ static void with_vulkan_too(void **state)
     fresh_cards();
     last_card = vulkan_backend();
     for (uint32_t i = 0; i < BL_COUNT(native_models); i++)
-        compare_mixed(native_models[i], n_faces + 1, &seed);
+        if (!cards_leave_out())
+            compare_mixed(native_models[i], n_faces + 1, &seed);
     last_card = NULL;
 }
 

@@ -2,82 +2,11 @@
 /* Models on cards of CUDA and HIP against the same on the CPU, in float: one card, several, of both
  * kinds.
  *
- *     test_simt_models LIBRARY|cuda|hip...    emulated drivers, or those of this machine */
-#include "engine_rig.h"
+ *     test_simt_models LIBRARY|cuda|hip... [--one-of N]
+ *                          emulated drivers, or those of this machine; one model of N */
+#include "cards_rig.h"
 
-#include "divide.h"
-#include "parts.h"
-#include "simt_rig.h"
-
-enum { MOST_FACES = 4, MOST_CARDS = 3 };
-static struct simt_rig face[MOST_FACES];
-static uint32_t n_faces, n_cards; /* of each face */
-static uint32_t n_apart;          /* models that are not as on the CPU */
-
-static void fresh_cards(void)
-{
-    for (uint32_t i = 0; i < n_faces; i++)
-        if (!face[i].is_real && !face[i].configure(&(struct emu_config){
-                                    .n_cards = MOST_CARDS, .late_us = 50, .seed = i + 1}))
-            fail_msg("%s: something was not given back", face[i].path);
-}
-
-static enum bl_status add_cards(struct bl_machine *m, uint32_t n)
-{
-    struct bl_machine_device *d = realloc(m->device, (n + 1) * sizeof *d);
-
-    if (!d)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", n);
-    m->device = d;
-    m->n_devices = n + 1;
-    for (uint32_t i = 1; i <= n; i++) {
-        d[i] = d[0];
-        d[i].backend = face[(i - 1) % n_faces].backend;
-        d[i].index = (i - 1) / n_faces;
-        snprintf(d[i].id, sizeof d[i].id, "%s%u", d[i].backend->name, d[i].index);
-        d[i].kind = BL_KIND_GPU;
-        BL_TRY(d[i].backend->caps(d[i].index, &d[i].config, &d[i].caps));
-    }
-    return BL_OK;
-}
-
-typedef enum bl_status place_fn(struct bl_plan *, const struct bl_model *, uint32_t n_devices,
-                                void *arg);
-
-static enum bl_status make_parts(struct bl_engine_parts *p, const char *path,
-                                 const struct bl_options *opt, uint32_t n, place_fn *place,
-                                 void *arg)
-{
-    BL_TRY(parts_model(p, path, opt));
-    BL_TRY(bl_plan_make(&p->plan, p->model, &p->machine, opt));
-    BL_TRY(add_cards(&p->machine, n));
-    BL_TRY(place(&p->plan, p->model, n + 1, arg));
-    return parts_devices(p);
-}
-
-static struct bl_engine *on_cards(const char *name, const struct bl_options *opt, uint32_t n,
-                                  place_fn *place, void *arg)
-{
-    struct bl_engine_parts p = {0};
-    struct bl_engine *e = NULL;
-    char path[512];
-
-    snprintf(path, sizeof path, MODELS "%s.gguf", name);
-    if (parts_open(&e, &p, opt, make_parts(&p, path, opt, n, place, arg)))
-        fail_msg("%s: %s", name, bl_error());
-    return e;
-}
-
-static void no_pageable_copies(void)
-{
-    struct emu_counts c;
-    for (uint32_t i = 0; i < n_faces; i++) {
-        if (face[i].is_real)
-            continue;
-        face[i].read(&c);
-        assert_int_equal(c.pageable_copies, 0);
-    }
-}
+static uint32_t n_apart; /* models that are not as on the CPU */
 
 static void compare(const char *name, uint32_t n, place_fn *place, void *arg)
 {
@@ -93,7 +22,7 @@ static void compare(const char *name, uint32_t n, place_fn *place, void *arg)
     n_apart += apart;
     printf("%-20s %u card%s NMSE %.2e%s\n", name, n, n == 1 ? " " : "s", err,
            apart ? ", which is too much" : "");
-    no_pageable_copies();
+    assert_int_equal(cards_counts().pageable_copies, 0);
     free(want);
     free(got);
     bl_close(one);
@@ -103,7 +32,8 @@ static void compare(const char *name, uint32_t n, place_fn *place, void *arg)
 
 static void compare_on_one(const char *name)
 {
-    compare(name, 1, all_on_first, NULL);
+    if (!cards_leave_out())
+        compare(name, 1, all_on_first, NULL);
 }
 
 static void models_are_as_on_the_cpu(void **state)
@@ -123,6 +53,8 @@ static void any_plan_is_as_on_the_cpu(void **state)
     n_apart = 0;
     for (uint32_t i = 0; i < BL_COUNT(models); i++) {
         const uint32_t n = 2 + i % 2, most = n_cards * n_faces;
+        if (cards_leave_out())
+            continue;
         printf("seed %llu: ", (unsigned long long)seed);
         compare(models[i], n < most ? n : most, divide_at_random, &seed);
     }
@@ -167,7 +99,8 @@ static void count_step_of(const char *name, const struct bl_options *opt, uint32
 static void count_step(const char *name, uint32_t most, uint32_t outside)
 {
     const struct bl_options opt = small();
-    count_step_of(name, &opt, most, outside);
+    if (!cards_leave_out())
+        count_step_of(name, &opt, most, outside);
 }
 
 static void a_step_is_one_replay(void **state)
@@ -185,36 +118,14 @@ static void a_step_is_one_replay(void **state)
     count_step_of("deepseek4-f32", &rounded, 25, 14);
 }
 
-/* The least that a face has here. */
-static void count_cards(const struct simt_rig *r)
-{
-    uint32_t n = MOST_CARDS;
-    if (r->is_real && r->backend->count(&n)) {
-        fprintf(stderr, "%s\n", bl_error());
-        exit(1);
-    }
-    n_cards = n_faces && n_cards < n ? n_cards : n;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_is_one_replay),
                                        cmocka_unit_test(any_plan_is_as_on_the_cpu),
                                        cmocka_unit_test(models_are_as_on_the_cpu)};
 
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 1; i < argc && n_faces < MOST_FACES; i++) {
-        rig = (struct simt_rig){0};
-        rig_load(argv[i]);
-        if (!rig.is_real)
-            rig.configure(&(struct emu_config){.n_cards = MOST_CARDS});
-        count_cards(&rig);
-        face[n_faces++] = rig;
-    }
-    if (!n_faces) {
-        fprintf(stderr, "usage: %s LIBRARY...\n", argv[0]);
+    if (!cards_load(argc, argv))
         return 2;
-    }
     /* of both kinds at once: plans only, the rest was seen with each */
     return n_faces > 1 ? cmocka_run_group_tests_name(
                              "mixed", ((const struct CMUnitTest[]){tests[1]}), NULL, NULL)
