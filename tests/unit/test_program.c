@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include "backends.h"
+#include "divide.h"
 #include "planner.h"
 #include "program.h"
 
@@ -202,6 +203,57 @@ static void any_plan_over_four_devices_holds(void **state)
     bl_plan_finish(&p);
 }
 
+/* Of its own experts several devices read one value at a time, which its owner keeps until it knows
+ * that all of them are done. */
+static void experts_anywhere(const char *path)
+{
+    const struct bl_model_options mo = {.ctx_tokens = 256, .type_k = BL_F16, .type_v = BL_F16};
+    uint64_t seed = 5;
+    struct bl_gguf *file;
+    struct bl_model *m;
+    struct bl_plan p;
+    struct bl_program prog;
+
+    assert_int_equal(bl_gguf_open(&file, path), BL_OK);
+    assert_int_equal(bl_model_open(&m, file, &mo), BL_OK);
+    for (uint32_t k = 0; k < 120; k++) {
+        const uint64_t from = seed;
+        machine.n_links = k % 4;
+        assert_int_equal(bl_plan_init(&p, m), BL_OK);
+        p.ctx_tokens = 256;
+        p.batch_tokens = p.ubatch_tokens = p.out_tokens = 64;
+        p.max_sessions = 2;
+        assert_int_equal(scatter_plan(&p, m, machine.n_devices, &seed), BL_OK);
+        assert_int_equal(bl_plan_check(&p, m, &machine), BL_OK);
+        const struct bl_shape shape = bl_plan_bucket(&p, 1 + (k & 31), 1);
+        assert_int_equal(bl_program_lower(&prog, m, &p, &machine, &shape), BL_OK);
+        if (bl_program_verify(&prog))
+            fail_msg("%s, seed %llu: %s", path, (unsigned long long)from, bl_error());
+        bl_program_finish(&prog);
+        bl_plan_finish(&p);
+    }
+    bl_model_close(m);
+    bl_gguf_close(file);
+}
+
+static void any_division_of_experts_holds(void **state)
+{
+    static const char *const of[] = {"mixtral-f32", "gpt-oss-mxfp4", "deepseek2-f32"};
+    struct bl_link links[] = {{.a = 2, .b = 1}, {.a = 2, .b = 3}, {.a = 1, .b = 3}};
+    char path[512];
+    (void)state;
+
+    machine.n_devices = 4;
+    machine.link = links;
+    for (uint32_t i = 0; i < BL_COUNT(of); i++) {
+        snprintf(path, sizeof path, BL_TEST_DATA "/reference/models/%s.gguf", of[i]);
+        experts_anywhere(path);
+    }
+    machine.n_devices = 2;
+    machine.link = NULL;
+    machine.n_links = 0;
+}
+
 /* A plan places parts: what a node reads must be placed with it. */
 static void nodes_run_where_their_weights_and_state_lie(void **state)
 {
@@ -285,6 +337,7 @@ int main(void)
         cmocka_unit_test(every_split_verifies),
         cmocka_unit_test(a_value_is_copied_once_per_device),
         cmocka_unit_test(any_plan_over_four_devices_holds),
+        cmocka_unit_test(any_division_of_experts_holds),
         cmocka_unit_test(nodes_run_where_their_weights_and_state_lie),
         cmocka_unit_test(verify_finds_a_write_too_early),
         cmocka_unit_test(verify_finds_an_overlap),
