@@ -63,7 +63,7 @@ static enum bl_status find(struct bl_search_state *s, uint64_t *ctx)
 
 enum bl_status bl_search_longest(struct bl_plan *sized, const struct bl_model *m,
                                  const struct bl_machine *machine,
-                                 const struct bl_search_options *opt, bool *on_cards)
+                                 const struct bl_search_options *opt, bool *any, bool *on_cards)
 {
     struct bl_plan plan;
     struct bl_search_state s = {.model = m, .machine = machine, .opt = opt, .plan = &plan};
@@ -77,6 +77,7 @@ enum bl_status bl_search_longest(struct bl_plan *sized, const struct bl_model *m
     const enum bl_status st = find(&s, &ctx);
     if (!st && ctx)
         sized->ctx_tokens = ctx;
+    *any = !st && ctx;
     *on_cards = s.on_cards;
     bl_search_close(&s);
     bl_plan_finish(&plan);

@@ -172,6 +172,19 @@ static void note_sizes(struct bl_costs *c, const struct bl_machine *machine,
         note_size(c, machine, m->state[i].layer, BL_PART_STATE, bl_state_bytes(&m->state[i], &s));
 }
 
+uint64_t bl_least_group(const struct bl_costs *c, uint16_t d)
+{
+    uint64_t least = 0;
+
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        for (unsigned g = 0; g < BL_N_GROUPS; g++) {
+            const uint64_t bytes = bl_group_bytes(c, l, g);
+            if (bytes && bl_able_or_host(c, l, g, d) == d && (!least || bytes < least))
+                least = bytes;
+        }
+    return least;
+}
+
 static void close_unable(struct bl_costs *c)
 {
     for (uint16_t d = 1; d < c->n_devices; d++) {

@@ -331,14 +331,6 @@ static enum bl_status try_share(struct share *h, struct bl_search_state *s, put_
     return st;
 }
 
-/* The plan as it stands, told by the same statistics. */
-static enum bl_status score_now(struct bl_search_state *s)
-{
-    BL_TRY(bl_search_simulate(s, &s->decode_ns, &s->prefill_ns));
-    s->best_score = bl_plan_score(s->decode_ns, s->prefill_ns, s->opt->prefill_weight);
-    return BL_OK;
-}
-
 static enum bl_status try_both(struct share *h, struct bl_search_state *s)
 {
     BL_TRY(try_share(h, s, put_best));
@@ -373,7 +365,6 @@ enum bl_status bl_search_experts(struct bl_search_state *s)
 
     if (!s->plan->known || !s->model->hp.n_expert)
         return BL_OK;
-    BL_TRY(score_now(s));
     h.card = bl_calloc((size_t)s->costs.n_layers + 1, sizeof *h.card);
     other.card = bl_calloc((size_t)s->costs.n_layers + 1, sizeof *other.card);
     enum bl_status st = h.card && other.card

@@ -33,7 +33,7 @@ static void offer(struct bl_search_state *s, const struct bl_draft *d)
 
     bl_search_cached_ns(s, d, ns);
     const double score =
-        bl_plan_score(ns[BL_DECODE], fmin(ns[BL_PREFILL], ns[BL_SENT]), s->opt->prefill_weight);
+        bl_plan_score(ns[BL_DECODE], ns[bl_search_prefill(s)], s->opt->prefill_weight);
     for (at = 0; at < s->n_pool && s->pool[at].score <= score; at++)
         if (bl_draft_same(&s->pool[at].draft, d, &s->costs))
             return;
@@ -186,22 +186,20 @@ static enum bl_status improve_some(struct bl_search_state *s, uint32_t n)
 /* Blended costs are of a plan: first of all on the host, then of the best so far. */
 enum bl_status bl_search_gather(struct bl_search_state *s)
 {
-    const unsigned last = s->opt->prefill_weight > 0 ? BL_SENT : BL_PREFILL;
     double ns[BL_N_PHASES];
     bool fits;
 
     s->n_pool = 0;
     BL_TRY(bl_draft_fill(&s->draft, &s->costs, s->machine, NULL, 0, false, &fits));
     bl_search_cached_ns(s, &s->draft, ns);
-    for (unsigned round = 0; round < 2; round++)
-        for (unsigned mode = BL_PREFILL; mode <= last; mode++) {
-            if (round && s->n_pool)
-                bl_search_cached_ns(s, &s->pool[0].draft, ns);
-            bl_costs_blend(&s->costs, ns, mode, s->opt->prefill_weight);
-            BL_TRY(try_all(s, round && !s->quick));
-            if (round)
-                BL_TRY(improve_some(s, s->quick ? 1 : MOST_IMPROVED));
-        }
+    for (unsigned round = 0; round < 2; round++) {
+        if (round && s->n_pool)
+            bl_search_cached_ns(s, &s->pool[0].draft, ns);
+        bl_costs_blend(&s->costs, ns, bl_search_prefill(s), s->opt->prefill_weight);
+        BL_TRY(try_all(s, round && !s->quick));
+        if (round)
+            BL_TRY(improve_some(s, s->quick ? 1 : MOST_IMPROVED));
+    }
     return BL_OK;
 }
 

@@ -91,6 +91,8 @@ static inline uint64_t bl_group_bytes(const struct bl_costs *c, uint32_t layer, 
 {
     return c->bytes[(size_t)layer * BL_N_GROUPS + group];
 }
+/* The least that a device could have of the model; 0: it can run nothing. */
+uint64_t bl_least_group(const struct bl_costs *, uint16_t device);
 /* Blended cost of a layer, of the way to it from the one before, and of what follows the last. */
 double bl_layer_cost(const struct bl_draft *, const struct bl_costs *, uint32_t layer);
 /* What the head takes on a device: nothing where it is the embedding. */
@@ -113,7 +115,7 @@ enum bl_status bl_draft_price(struct bl_draft *, const struct bl_costs *, const 
 /* Moves and swaps while they help, on cached costs. */
 enum bl_status bl_draft_improve(struct bl_draft *, const struct bl_costs *, const struct bl_machine *);
 
-/* ---- the search of one size of steps ---- */
+/* ---- the search of one size of steps, with experts sent to cards or not, as the plan's stream_from says ---- */
 
 enum { BL_MOST_FINALISTS = 24 };
 struct bl_finalist {
@@ -152,12 +154,18 @@ enum bl_status bl_search_split(struct bl_search_state *);
 enum bl_status bl_search_experts(struct bl_search_state *);
 /* Nanoseconds of a token of the state's plan. */
 enum bl_status bl_search_simulate(struct bl_search_state *, double *decode, double *prefill);
+/* The best is the plan as it stands. */
+enum bl_status bl_search_score_now(struct bl_search_state *);
+static inline enum bl_phase bl_search_prefill(const struct bl_search_state *s)
+{
+    return s->plan->stream_from && s->opt->prefill_weight > 0 ? BL_SENT : BL_PREFILL;
+}
 /* Whether any candidate fits, without regard to speed; with that context. */
 enum bl_status bl_search_fits(const struct bl_search_state *, const struct bl_model *, uint64_t ctx, bool *fits);
-/* The longest context, up to the one sized for. on_cards: it is one with which cards can hold all weights, which a usual
- * context must leave room for, too. */
+/* The longest context, up to the one sized for; any: there is one. on_cards: it is one with which cards can hold all
+ * weights, which a usual context must leave room for, too. */
 enum bl_status bl_search_longest(struct bl_plan *sized, const struct bl_model *, const struct bl_machine *,
-                                 const struct bl_search_options *, bool *on_cards);
+                                 const struct bl_search_options *, bool *any, bool *on_cards);
 /* RAM has no room for more than it needs when all that a card can hold is on one. */
 void bl_search_empty_host(struct bl_search_state *);
 enum bl_status bl_explain_longest(struct bl_choice *, const struct bl_model *, const struct bl_search_options *,
@@ -188,6 +196,10 @@ enum bl_status bl_choose_host(struct bl_choice *, const struct bl_model *, const
  * the ledger is filled. */
 enum bl_status bl_choose_sending(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                                  const struct bl_search_options *);
+#define BL_LEAST_CHUNK_BYTES (UINT64_C(256) << 10)
+/* Nanoseconds of a token, as bl_plan_speed will tell. */
+enum bl_status bl_plan_rates(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
+                             const struct bl_search_options *, double ns[2]);
 /* sent_from_tok of every card. */
 enum bl_status bl_find_crossovers(struct bl_choice *, const struct bl_model *, const struct bl_machine *,
                                   const struct bl_search_options *);

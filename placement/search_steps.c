@@ -2,6 +2,7 @@
 /* Steps of one size: candidates on cached costs, finalists by simulation, exact memory last. */
 #include "search_impl.h"
 
+#include "chunks.h"
 #include "mem.h"
 #include "program.h"
 #include "timeline.h"
@@ -83,17 +84,21 @@ enum bl_status bl_simulate(const struct bl_model *m, const struct bl_plan *p,
 enum bl_status bl_search_simulate(struct bl_search_state *s, double *decode, double *prefill)
 {
     const uint32_t ub = s->plan->ubatch_tokens;
-    double sent = INFINITY;
 
     s->n_simulated++;
     BL_TRY(bl_simulate(s->model, s->plan, s->machine, s->opt, 1, 0, decode));
     *prefill = 1;
     if (!(s->opt->prefill_weight > 0))
         return BL_OK;
-    BL_TRY(bl_simulate(s->model, s->plan, s->machine, s->opt, ub, 0, prefill));
-    if (bl_plan_uses(s->plan, 0) && s->machine->n_devices > 1)
-        BL_TRY(bl_simulate(s->model, s->plan, s->machine, s->opt, ub, 1, &sent));
-    *prefill = fmin(*prefill, sent) / ub;
+    BL_TRY(bl_simulate(s->model, s->plan, s->machine, s->opt, ub, s->plan->stream_from, prefill));
+    *prefill /= ub;
+    return BL_OK;
+}
+
+enum bl_status bl_search_score_now(struct bl_search_state *s)
+{
+    BL_TRY(bl_search_simulate(s, &s->decode_ns, &s->prefill_ns));
+    s->best_score = bl_plan_score(s->decode_ns, s->prefill_ns, s->opt->prefill_weight);
     return BL_OK;
 }
 
@@ -162,14 +167,12 @@ static enum bl_status try_exchange(struct bl_search_state *s, uint16_t a, uint16
     return bl_draft_same(&s->draft, &s->best, &s->costs) ? BL_OK : try_draft(s);
 }
 
-/* The best sends experts or it does not: its changes are priced the same way. */
 static void blend_near_best(struct bl_search_state *s)
 {
     double ns[BL_N_PHASES];
 
     bl_search_cached_ns(s, &s->best, ns);
-    const bool sends = s->opt->prefill_weight > 0 && ns[BL_SENT] < ns[BL_PREFILL];
-    bl_costs_blend(&s->costs, ns, sends ? BL_SENT : BL_PREFILL, s->opt->prefill_weight);
+    bl_costs_blend(&s->costs, ns, bl_search_prefill(s), s->opt->prefill_weight);
 }
 
 static enum bl_status polish(struct bl_search_state *s)
@@ -195,6 +198,25 @@ static enum bl_status polish(struct bl_search_state *s)
 
 /* ---- buffers: only lowering knows them ---- */
 
+static uint64_t granted(const struct bl_machine_device *d, uint64_t bytes)
+{
+    return bytes ? bl_align_up(bytes, d->caps.granule_bytes ? d->caps.granule_bytes : 1) : 0;
+}
+
+/* Of experts on their way to a card, there and on the host; both: as large as its blocks may be. */
+static uint64_t ring_bytes(struct bl_search_state *s, uint16_t d, uint64_t *on_host, bool *whole)
+{
+    const struct bl_machine_device *host = &s->machine->device[0], *md = &s->machine->device[d];
+    struct bl_ring_bytes b;
+
+    bl_plan_ring(s->plan, s->model, d, &b);
+    const uint64_t window = bl_plan_window(s->machine, d), ring = BL_RING_PARTS * b.part,
+                   here = bl_plan_stages(s->plan, s->machine, d) ? ring : 0;
+    *whole = !window || ring <= window;
+    *on_host += ring ? granted(host, b.tables) + granted(host, here) : 0;
+    return granted(md, ring);
+}
+
 /* exact: also where it is less than was thought. */
 static enum bl_status measure_compute(struct bl_search_state *s, const struct bl_draft *d,
                                       bool exact, bool *grew)
@@ -203,24 +225,27 @@ static enum bl_status measure_compute(struct bl_search_state *s, const struct bl
     const struct bl_shape shape =
         bl_plan_bucket(s->plan, s->plan->ubatch_tokens, s->plan->out_tokens);
 
+    uint64_t rings_on_host = 0;
+
     bl_draft_to_plan(d, &s->costs, s->plan);
     BL_TRY(bl_program_lower(&prog, s->model, s->plan, s->machine, &shape));
     *grew = false;
-    for (uint32_t i = 0; i < s->costs.n_devices; i++) {
+    for (uint16_t i = 0; i < s->costs.n_devices; i++) {
         const struct bl_machine_device *md = &s->machine->device[i];
-        const uint64_t granule = md->caps.granule_bytes ? md->caps.granule_bytes : 1;
         /* What other blocks are rounded up by shows when the plan is confirmed. */
-        const uint64_t window = bl_plan_window(s->machine, (uint16_t)i);
-        uint64_t bytes = bl_align_up(prog.arena_bytes[i] + prog.scratch_bytes[i], granule) +
-                         bl_align_up(bl_params_bytes(s->plan), granule) + md->driver_bytes;
-        if (window && (prog.arena_bytes[i] > window || prog.scratch_bytes[i] > window))
+        const uint64_t window = bl_plan_window(s->machine, i);
+        bool whole = true;
+        uint64_t bytes = granted(md, prog.arena_bytes[i] + prog.scratch_bytes[i]) +
+                         granted(md, bl_params_bytes(s->plan)) + md->driver_bytes;
+        bytes += i && s->plan->stream_from ? ring_bytes(s, i, &rings_on_host, &whole) : 0;
+        if (!whole || (window && (prog.arena_bytes[i] > window || prog.scratch_bytes[i] > window)))
             bytes += s->costs.budget[i]; /* no allocation is so large */
         *grew = *grew || (prog.used[i] && bytes > s->costs.compute[i]);
         if (prog.used[i] && (exact || bytes > s->costs.compute[i]))
             s->costs.compute[i] = bytes;
     }
-    s->costs.host_bytes = bl_output_bytes(s->plan, s->model) + bl_gguf_heap_bytes(s->model->gguf) +
-                          bl_vocab_plan_bytes(s->model->gguf) +
+    s->costs.host_bytes = rings_on_host + bl_output_bytes(s->plan, s->model) +
+                          bl_gguf_heap_bytes(s->model->gguf) + bl_vocab_plan_bytes(s->model->gguf) +
                           BL_PROGRAM_CAP * bl_program_heap_bytes(&prog);
     s->most_simulated = MOST_NODES / (prog.graph.n_nodes + 1);
     s->most_simulated = s->most_simulated < LEAST_SIMULATED  ? LEAST_SIMULATED
@@ -259,7 +284,9 @@ enum bl_status bl_search_guess(struct bl_search_state *s)
                                      ? 0
                                      : bl_able_or_host(&s->costs, i / BL_N_GROUPS, g, d);
             }
-            BL_TRY(measure_compute(s, &s->draft, false, &grew));
+            const enum bl_status st = measure_compute(s, &s->draft, false, &grew);
+            if (st && !(st == BL_EUNSUPPORTED && s->plan->stream_from))
+                return st; /* else it is a card that experts cannot be sent to */
         }
     return BL_OK;
 }
@@ -363,30 +390,55 @@ bool bl_plan_fits(const struct bl_plan *p, const struct bl_costs *c, const struc
     return shared <= c->budget[0] && !p->ledger.excess.bytes;
 }
 
+/* What the ledger shows a device to need beyond what was thought, its twins do, too. */
+static void raise_one(struct bl_search_state *s, uint16_t d, uint64_t by)
+{
+    const uint16_t kind = twin_of(s->machine, d);
+
+    for (uint16_t i = 1; i < s->costs.n_devices; i++)
+        if (i != d && twin_of(s->machine, i) == kind &&
+            s->costs.compute[i] < s->costs.compute[d] + by)
+            s->costs.compute[i] = s->costs.compute[d] + by;
+    s->costs.compute[d] += by;
+}
+
+static void raise_all(struct bl_search_state *s, unsigned round)
+{
+    const struct bl_ledger *l = &s->plan->ledger;
+
+    if (l->excess.bytes) /* what that is for is not there a second time */
+        s->costs.compute[l->excess.device] += s->costs.budget[l->excess.device];
+    for (uint16_t d = 0; d < s->costs.n_devices; d++) {
+        const uint64_t used = bl_ledger_planned(l, d);
+        if (used > s->best.used[d])
+            raise_one(s, d, used - s->best.used[d] + (round ? bl_search_rounding(s, d) : 0));
+    }
+}
+
+static enum bl_status check_best(struct bl_search_state *s, bool *fits)
+{
+    bl_draft_count(&s->best, &s->costs);
+    bl_draft_to_plan(&s->best, &s->costs, s->plan);
+    BL_TRY(bl_plan_check(s->plan, s->model, s->machine));
+    BL_TRY(bl_plan_fill_memory(s->plan, s->model, s->machine));
+    *fits = bl_plan_fits(s->plan, &s->costs, s->machine);
+    return BL_OK;
+}
+
+/* In the end without cards, unless rules want them. */
 enum bl_status bl_search_confirm(struct bl_search_state *s, bool *fits)
 {
-    for (unsigned round = 0; round < MOST_CONFIRMED; round++) {
-        bl_draft_count(&s->best, &s->costs);
-        bl_draft_to_plan(&s->best, &s->costs, s->plan);
-        BL_TRY(bl_plan_check(s->plan, s->model, s->machine));
-        BL_TRY(bl_plan_fill_memory(s->plan, s->model, s->machine));
-        *fits = bl_plan_fits(s->plan, &s->costs, s->machine);
-        if (*fits)
+    for (unsigned round = 0; round <= MOST_CONFIRMED; round++) {
+        BL_TRY(check_best(s, fits));
+        if (*fits || round == MOST_CONFIRMED)
             return BL_OK;
-        if (s->plan->ledger.excess.bytes) /* what that is for is not there a second time */
-            s->costs.compute[s->plan->ledger.excess.device] +=
-                s->costs.budget[s->plan->ledger.excess.device];
-        for (uint16_t d = 0; d < s->costs.n_devices; d++) {
-            const uint64_t used = bl_ledger_planned(&s->plan->ledger, d);
-            if (used > s->best.used[d])
-                s->costs.compute[d] +=
-                    used - s->best.used[d] + (round ? bl_search_rounding(s, d) : 0);
-        }
+        raise_all(s, round);
+        for (uint16_t d = 1; round + 1 == MOST_CONFIRMED && d < s->costs.n_devices; d++)
+            s->costs.open[d] = false;
         BL_TRY(search_steps(s));
         *fits = isfinite(s->best_score);
         if (!*fits)
             return BL_OK;
     }
-    *fits = false;
     return BL_OK;
 }

@@ -187,6 +187,7 @@ static void says_what_would_fit(void **state)
     open_rig(&r, "gpt-oss-120b", 0, 131072, "rtx-3090-ddr5-2ch");
     assert_int_equal(bl_machine_set(&r.machine, "cpu0.usable=40GiB"), BL_OK);
     assert_int_equal(bl_machine_set(&r.machine, "gpu0.usable=24GiB"), BL_OK);
+    r.opt.ubatch_tokens = 512; /* smaller steps would fit */
     assert_int_equal(bl_search(&r.c, r.model, &r.machine, &r.opt, &r.so), BL_ENOFIT);
     const char *at = strstr(bl_error(), "(-c ");
     printf("  %s\n", bl_error());
