@@ -195,19 +195,21 @@ static void place_run(const void *args, const struct bl_cpu_job *job)
 
 /* ---- panels ---- */
 
-/* 32 rows for a batch; returns the sums of its tokens. */
-static float (*rows_of(const struct bl_panel_weight *weight, const struct bl_experts_matrix *m,
-                       struct bl_cpu_room *room, unsigned which, const struct bl_experts_piece *p,
-                       const uint8_t *tiles_at, const uint8_t *next))[BL_PANEL_ROWS]
+/* 32 rows for a batch. */
+static void rows_of(const struct bl_panel_weight *weight, const struct bl_experts_matrix *m,
+                    const struct bl_panel_sums *sums, void *panel, const struct bl_experts_piece *p,
+                    const uint8_t *tiles_at, const uint8_t *next)
 {
-    const struct bl_experts_batch *b = p->batch;
-    const struct bl_panel_tokens x = bl_panel_tokens_of(weight, tiles_at, b->n);
-    float(*sum)[BL_PANEL_ROWS] = room->sum[which];
-    bl_panel_rows(weight, sum, room->panel, bl_experts_rows(m, b, 0), p->row, &x, 0, x.n_tiles,
+    const struct bl_panel_tokens x = bl_panel_tokens_of(weight, tiles_at, p->batch->n);
+    bl_panel_rows(weight, sums, panel, bl_experts_rows(m, p->batch, 0), p->row, &x, 0, x.n_tiles,
                   next);
-    for (uint32_t t = 0; t < b->n && (m->scale || m->bias); t++)
+}
+
+static void scale_and_bias(const struct bl_experts_matrix *m, const struct bl_experts_piece *p,
+                           float (*sum)[BL_PANEL_ROWS], uint32_t n)
+{
+    for (uint32_t t = 0; t < n && (m->scale || m->bias); t++)
         bl_experts_scale_and_bias(m, p, sum[t]);
-    return sum;
 }
 
 /* Beyond the last row sums are zeros, and so is what the activation makes of them. */
@@ -216,11 +218,13 @@ static void gate_up_panel(const struct many_args *a, const struct bl_cpu_kernels
                           const uint8_t *next)
 {
     const struct bl_experts_batch *b = p->batch;
-    float(*g)[BL_PANEL_ROWS] =
-        rows_of(&a->gate, &a->e.gate, room, 0, p, a->tiles[0] + b->first * token_bytes(&a->gate),
-                bl_experts_rows(&a->e.up, b, p->row));
-    float(*u)[BL_PANEL_ROWS] =
-        rows_of(&a->up, &a->e.up, room, 1, p, a->tiles[1] + b->first * token_bytes(&a->up), next);
+    float(*g)[BL_PANEL_ROWS] = room->sum[0], (*u)[BL_PANEL_ROWS] = room->sum[1];
+    rows_of(&a->gate, &a->e.gate, &(struct bl_panel_sums){.at = g}, room->panel, p,
+            a->tiles[0] + b->first * token_bytes(&a->gate), bl_experts_rows(&a->e.up, b, p->row));
+    rows_of(&a->up, &a->e.up, &(struct bl_panel_sums){.at = u}, room->panel, p,
+            a->tiles[1] + b->first * token_bytes(&a->up), next);
+    scale_and_bias(&a->e.gate, p, g, b->n);
+    scale_and_bias(&a->e.up, p, u, b->n);
     bl_cpu_glu_run(k, &a->e.glu, b->n * BL_PANEL_ROWS, g[0], g[0], u[0]);
     float *h = a->e.h + (size_t)b->first * a->gate.rows + p->row;
     for (uint32_t t = 0; t < b->n; t++, h += a->gate.rows)
@@ -237,6 +241,22 @@ static void gate_up_piece(const struct many_args *a, const struct bl_cpu_kernels
         gate_up_panel(a, k, room, p, next);
 }
 
+struct down {
+    const struct many_args *a;
+    const struct bl_experts_piece *piece;
+};
+
+static void down_store(const void *arg, float (*sum)[BL_PANEL_ROWS], uint32_t first, uint32_t n)
+{
+    const struct down *d = arg;
+    const struct bl_experts_args *e = &d->a->e;
+    const uint32_t *pair = e->order + d->piece->batch->first + first;
+    scale_and_bias(&e->down, d->piece, sum, n);
+    for (uint32_t t = 0; t < n; t++)
+        bl_panel_put(e->part + (size_t)pair[t] * d->a->down.rows + d->piece->row, sum[t],
+                     d->piece->n);
+}
+
 static void down_piece(const struct many_args *a, const struct bl_cpu_kernels *k,
                        struct bl_cpu_room *room, const struct bl_experts_piece *p,
                        const uint8_t *next)
@@ -247,11 +267,9 @@ static void down_piece(const struct many_args *a, const struct bl_cpu_kernels *k
         bl_experts_down(&a->e, p, next);
         return;
     }
-    float(*sum)[BL_PANEL_ROWS] =
-        rows_of(&a->down, &a->e.down, room, 0, p, a->e.hq + b->first * a->e.hq_stride, next);
-    for (uint32_t t = 0; t < b->n; t++)
-        bl_panel_put(a->e.part + (size_t)a->e.order[b->first + t] * a->down.rows + p->row, sum[t],
-                     p->n);
+    rows_of(&a->down, &a->e.down,
+            &(struct bl_panel_sums){room->sum[0], down_store, &(struct down){a, p}}, room->panel, p,
+            a->e.hq + b->first * a->e.hq_stride, next);
 }
 
 typedef void piece_fn(const struct many_args *, const struct bl_cpu_kernels *, struct bl_cpu_room *,

@@ -64,8 +64,9 @@ static void panel_run(const struct many_args *a, struct bl_cpu_room *room, const
                       const struct bl_panel_tokens *x, uint32_t panel)
 {
     const uint32_t row = panel * BL_PANEL_ROWS;
-    bl_panel_rows(&a->weight, room->sum[0], room->panel, a->few.w + b->head * a->few.head_stride,
-                  row, x, b->first_tile, b->end_tile, NULL);
+    bl_panel_rows(&a->weight, &(struct bl_panel_sums){.at = room->sum[0]}, room->panel,
+                  a->few.w + b->head * a->few.head_stride, row, x, b->first_tile, b->end_tile,
+                  NULL);
     store(a, room->sum[0], b, x, row);
 }
 

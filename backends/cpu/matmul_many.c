@@ -10,20 +10,36 @@ struct many_args {
     struct bl_cpu_counter *counter;
 };
 
+/* Where the sums of a panel go: y of the block's first token, at the panel's rows. */
+struct unit {
+    const struct bl_cpu_matmul_args *to;
+    float *y;
+    uint32_t row, n_rows;
+};
+
+static void store(const void *arg, float (*sum)[BL_PANEL_ROWS], uint32_t first, uint32_t n)
+{
+    const struct unit *u = arg;
+    float *y = u->y + (size_t)first * u->to->n;
+    for (uint32_t t = 0; t < n; t++, y += u->to->n) {
+        bl_cpu_scale_and_bias(u->to, sum[t], u->row, u->n_rows);
+        bl_panel_put(y, sum[t], u->n_rows);
+    }
+}
+
 /* A panel for all tokens of a block. */
 static void unit_run(const struct many_args *a, struct bl_cpu_room *room,
                      const struct bl_panel_tokens *x, struct bl_cpu_range tiles, uint32_t panel,
                      const uint8_t *next)
 {
-    const uint32_t row = panel * BL_PANEL_ROWS, left = a->few.n - row,
-                   n_rows = left < BL_PANEL_ROWS ? left : BL_PANEL_ROWS;
-    const uint32_t n = bl_panel_rows(&a->weight, room->sum[0], room->panel, a->few.w, row, x,
-                                     tiles.first, tiles.end, next);
-    float *y = a->few.y + (size_t)bl_panel_tile_first(x->n_tok, x->n_tiles, tiles.first) * a->few.n;
-    for (uint32_t t = 0; t < n; t++, y += a->few.n) {
-        bl_cpu_scale_and_bias(&a->few, room->sum[0][t], row, n_rows);
-        bl_panel_put(y + row, room->sum[0][t], n_rows);
-    }
+    const uint32_t row = panel * BL_PANEL_ROWS, left = a->few.n - row;
+    const size_t token = bl_panel_tile_first(x->n_tok, x->n_tiles, tiles.first);
+    const struct unit u = {.to = &a->few,
+                           .y = a->few.y + token * a->few.n + row,
+                           .row = row,
+                           .n_rows = left < BL_PANEL_ROWS ? left : BL_PANEL_ROWS};
+    bl_panel_rows(&a->weight, &(struct bl_panel_sums){room->sum[0], store, &u}, room->panel,
+                  a->few.w, row, x, tiles.first, tiles.end, next);
 }
 
 /* One unit is claimed ahead, so that its rows can be fetched. */

@@ -113,10 +113,17 @@ static inline size_t bl_panel_tile_at(const struct bl_panel_kernel *kernel, uint
 /* Arranges the tile of tokens [first, first + n) of n_tok, by the kernel of bl_panel_for; x[n], which is left changed. */
 void bl_panel_arrange(const struct bl_panel_kernel *, uint8_t act, uint8_t *tiles, uint32_t n_tok, uint32_t first,
                       uint32_t n, uint32_t k, const void **x);
-/* sum[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL for
- * none, come into the caches, all of them or those columns that are packed first. Returns the number of tokens. */
-uint32_t bl_panel_rows(const struct bl_panel_weight *, float (*sum)[BL_PANEL_ROWS], void *panel, const uint8_t *w,
-                       uint32_t row, const struct bl_panel_tokens *, uint32_t from, uint32_t to, const uint8_t *next);
+/* Where sums are made, and who is told of each tile when its n tokens from number `first` on are whole: what it stores far
+ * away then waits for its cache lines beside the next products. NULL: nobody. */
+struct bl_panel_sums {
+    float (*at)[BL_PANEL_ROWS];
+    void (*whole)(const void *arg, float (*sum)[BL_PANEL_ROWS], uint32_t first, uint32_t n);
+    const void *arg;
+};
+/* sums.at[i] = rows [row, row + 32) of w times token i of tiles [from, to). Meanwhile the rows at `next`, 32 as well, NULL
+ * for none, come into the caches, all of them or those columns that are packed first. */
+void bl_panel_rows(const struct bl_panel_weight *, const struct bl_panel_sums *, void *panel, const uint8_t *w,
+                   uint32_t row, const struct bl_panel_tokens *, uint32_t from, uint32_t to, const uint8_t *next);
 /* y = the first n sums of a token: of a known length where there are all, so that nothing is called. */
 static inline void bl_panel_put(float *y, const float sum[BL_PANEL_ROWS], uint32_t n)
 {

@@ -107,9 +107,9 @@ static struct ahead far_of(const struct pass *p, uint32_t step)
                           .piece = p->piece};
 }
 
-uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_ROWS], void *panel,
-                       const uint8_t *w, uint32_t row, const struct bl_panel_tokens *x,
-                       uint32_t from, uint32_t to, const uint8_t *next)
+void bl_panel_rows(const struct bl_panel_weight *m, const struct bl_panel_sums *sums, void *panel,
+                   const uint8_t *w, uint32_t row, const struct bl_panel_tokens *x, uint32_t from,
+                   uint32_t to, const uint8_t *next)
 {
     const struct bl_panel_kernel *kernel = x->kernel;
     const uint32_t base = first_of(x, from), n_tok = first_of(x, to) - base;
@@ -131,12 +131,14 @@ uint32_t bl_panel_rows(const struct bl_panel_weight *m, float (*sum)[BL_PANEL_RO
             const uint32_t first = first_of(x, i), n = first_of(x, i + 1) - first;
             fetch(&far);
             fetch(&near);
-            kernel->multiply(sum[first - base], panel,
+            float(*sum)[BL_PANEL_ROWS] = sums->at + (first - base);
+            kernel->multiply(sum[0], panel,
                              x->tiles + bl_panel_tile_at(kernel, x->n_tok, m->k, at, first), n,
                              n_cols, s > 0);
+            if (sums->whole && s + 1 == p.n_steps)
+                sums->whole(sums->arg, sum, first - base, n);
         }
     }
-    return n_tok;
 }
 
 /* Tokens of a block stay in the third-level cache while all panels pass: they are read in their
