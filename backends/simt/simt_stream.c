@@ -78,9 +78,7 @@ static bool is_over(struct bl_stream *s, uint32_t value)
 {
     struct bl_simt_device *d = device_of(s);
 
-    if (is_known(s, value) || status_of(s))
-        return true;
-    if (bl_simt_ready(s))
+    if (is_known(s, value) || bl_simt_ready(s))
         return true;
     const int code = d->fn->event_query(d->driver, s->event[value % BL_SIMT_RING]);
     if (!code)

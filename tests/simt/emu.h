@@ -3,7 +3,8 @@
  *
  * Purpose   a library that a backend takes for libcuda or libamdhip64: cards with little memory, streams that run late on
  *           threads of their own, kernels compiled for the host; calls that fail when asked to. It is as strict as the
- *           real ones, and stricter: nothing is told from an address that is not its own.
+ *           real ones, and stricter: nothing is told from an address that is not its own, and streams and events are only
+ *           used while their card is the calling thread's.
  * Ownership the library's; whoever loads it by its path finds the same cards as the backend.
  * Units     bytes, microseconds.
  * Errors    the vendor's codes.

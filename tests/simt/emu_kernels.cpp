@@ -127,7 +127,7 @@ int launch_kernel(void *handle, const uint32_t grid[3], const uint32_t block[3],
                   void **args)
 {
     auto *f = static_cast<function *>(handle);
-    auto s = find(on);
+    auto s = mine(on);
     int most = 0;
     if (!s)
         return bad_handle;
@@ -156,7 +156,7 @@ int launch_kernel(void *handle, const uint32_t grid[3], const uint32_t block[3],
 
 int capture_begin(void *handle)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s)
         return bad_handle;
     guard l(s->lock);
@@ -168,7 +168,7 @@ int capture_begin(void *handle)
 
 int capture_end(void *handle, void **out)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s || !s->capture)
         return bad_handle;
     guard l(s->lock);
@@ -219,7 +219,7 @@ int graph_exec_destroy(void *exec)
 
 int graph_launch(void *exec, void *on)
 {
-    auto s = find(on);
+    auto s = mine(on);
     std::shared_ptr<graph> g;
     {
         guard l(all().lock);

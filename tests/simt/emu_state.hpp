@@ -41,6 +41,7 @@ void drain(card *);                              /* until its streams are idle *
 
 /* emu_streams.cpp */
 std::shared_ptr<stream> find(void *handle);      /* empty: there is none */
+std::shared_ptr<stream> mine(void *handle);      /* or it is another card's than the calling thread uses */
 bool is_idle(stream &);
 int push(const std::shared_ptr<stream> &, std::function<int()> work);
 

@@ -15,6 +15,12 @@ std::shared_ptr<stream> find(void *handle)
     return i == s.streams.end() ? nullptr : i->second;
 }
 
+std::shared_ptr<stream> mine(void *handle)
+{
+    auto s = find(handle);
+    return s && s->on == current() ? s : nullptr;
+}
+
 namespace {
 uint64_t now_ns()
 {
@@ -109,7 +115,7 @@ int stream_destroy(void *handle)
 
 int stream_query(void *handle)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s)
         return bad_handle;
     if (s->on->broken)
@@ -133,7 +139,7 @@ static event *event_of(void *handle)
 
 int stream_wait_event(void *handle, void *ev)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     event *e = event_of(ev);
     if (!s || !e)
         return bad_handle;
@@ -147,7 +153,7 @@ int stream_wait_event(void *handle, void *ev)
 
 int stream_wait_value(void *handle, uint64_t addr, uint64_t at_least, bool wide)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s)
         return bad_handle;
     if (host_address((void *)(uintptr_t)addr) || addr % (wide ? 8 : 4))
@@ -166,7 +172,7 @@ int stream_wait_value(void *handle, uint64_t addr, uint64_t at_least, bool wide)
 
 int stream_call(void *handle, void (*fn)(void *), void *arg)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     return s ? push(s, [=] { return fn(arg), (int)ok; }) : (int)bad_handle;
 }
 
@@ -182,7 +188,7 @@ static void move(uint64_t dst, uint64_t src, size_t bytes, bool spoilt)
 int copy(uint64_t dst, uint64_t src, size_t bytes, void *handle)
 {
     state &g = all();
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s)
         return bad_handle;
     std::unique_lock<std::mutex> l(g.lock);
@@ -214,7 +220,7 @@ int copy(uint64_t dst, uint64_t src, size_t bytes, void *handle)
 
 int fill(uint64_t addr, uint32_t word, size_t words, void *handle)
 {
-    auto s = find(handle);
+    auto s = mine(handle);
     if (!s)
         return bad_handle;
     {
@@ -256,7 +262,7 @@ int event_destroy(void *handle)
 
 int event_record(void *handle, void *on)
 {
-    auto s = find(on);
+    auto s = mine(on);
     event *e = event_of(handle);
     if (!s || !e || e->on != s->on)
         return bad_handle;
@@ -283,7 +289,7 @@ static std::shared_ptr<record> last_of(event *e)
 int event_query(void *handle)
 {
     event *e = event_of(handle);
-    if (!e)
+    if (!e || e->on != current())
         return bad_handle;
     if (e->on->broken)
         return e->on->broken;
@@ -297,7 +303,7 @@ int event_query(void *handle)
 int event_elapsed(float *ms, void *from, void *to)
 {
     event *a = event_of(from), *b = event_of(to);
-    if (!a || !b || !a->timed || !b->timed)
+    if (!a || !b || !a->timed || !b->timed || a->on != current())
         return bad_handle;
     auto x = last_of(a), y = last_of(b);
     if (!x || !y)

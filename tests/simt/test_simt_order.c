@@ -4,6 +4,9 @@
 
 #include "thread.h"
 
+#include <pthread.h>
+#include <time.h>
+
 /* ---- order ---- */
 
 /* A number goes round: the CPU raises it, two cards pass it on, through host memory. Nobody who
@@ -101,6 +104,46 @@ static void a_card_waits_without_who_enqueues(void **state)
     ok(r.dev[1]->ops->join(end, LONG_NS));
     assert_true(r.dev[0]->ops->poll(late));
     round_close(&r);
+    assert_true(rig_cards(&two));
+}
+
+/* Not even where a driver cannot wait for a number: cards of one vendor know each other's events.
+ */
+static void cards_of_a_kind_wait_for_each_other(void **state)
+{
+    struct bl_point late, end, good;
+    uint32_t enqueued, done;
+    (void)state;
+
+    assert_true(rig_cards(&(struct emu_config){.n_cards = 2, .late_us = 900000, .seed = 5}));
+    struct bl_device *a = rig_open(0), *b = rig_open(1);
+    struct bl_mem m = block(a, BYTES, false);
+    struct bl_stream *s, *t, *u;
+    ok(a->ops->stream_open(a, &s));
+    ok(b->ops->stream_open(b, &t));
+    ok(b->ops->stream_open(b, &u));
+    ok(b->ops->signal(u, &good));
+    ok(b->ops->join(good, LONG_NS));
+    b->ops->patience(t, 1);
+    ok(a->ops->fill(s, &m, 0, 1, BYTES));
+    ok(a->ops->signal(s, &late));
+    ok(b->ops->wait(t, late));
+    b->ops->progress(t, &enqueued, &done);
+    assert_int_equal(enqueued, 1);
+    ok(b->ops->signal(t, &end));
+    ok(b->ops->join(end, LONG_NS));
+    assert_true(a->ops->poll(late));
+    const struct bl_point never = {s, late.value + 1};
+    a->ops->cancel(s);
+    must_fail(b->ops->wait(t, never), BL_ECANCELLED, "waits for another device");
+    must_fail(b->ops->wait(t, good), BL_ECANCELLED,
+              "waits for another device"); /* whatever it is */
+    b->ops->stream_close(u);
+    b->ops->stream_close(t);
+    a->ops->stream_close(s);
+    a->ops->mem_free(&m);
+    a->ops->close(a);
+    b->ops->close(b);
     assert_true(rig_cards(&two));
 }
 
@@ -206,6 +249,7 @@ static void a_wait_that_never_ends_can_be_cancelled(void **state)
     if (rig.is_old)
         return;
     round_open(&r);
+    struct bl_mem m = block(r.dev[1], BYTES, false);
     ok(r.dev[0]->ops->stream_open(r.dev[0], &other));
     /* a point that the other will only reach much later */
     never = (struct bl_point){other, 1};
@@ -218,8 +262,63 @@ static void a_wait_that_never_ends_can_be_cancelled(void **state)
     must_fail(st, BL_ETIMEDOUT, "waits for other devices have not ended");
     r.dev[1]->ops->cancel(r.stream[1]);
     must_fail(r.dev[1]->ops->join(end, LONG_NS), BL_ECANCELLED, "cancelled");
+    r.dev[1]->ops->mem_free(&m); /* waits for all that the card does */
     r.dev[1]->ops->stream_close(r.stream[1]);
     ok(r.dev[1]->ops->stream_open(r.dev[1], &r.stream[1])); /* the card is as good as before */
+    finish(r.stream[1]);
+    r.dev[0]->ops->stream_close(other);
+    round_close(&r);
+    assert_true(rig_cards(&two));
+}
+
+static void *cancel_soon(void *arg)
+{
+    struct round *r = arg;
+
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    r->dev[1]->ops->cancel(r->stream[1]);
+    return NULL;
+}
+
+/* Where a driver cannot wait for a number, who enqueues does, no longer than it has patience. */
+static void waits_of_old_drivers_end(void **state)
+{
+    struct round r;
+    struct bl_stream *other;
+    pthread_t thread;
+    (void)state;
+
+    if (!rig.is_old)
+        return;
+    round_open(&r);
+    ok(r.dev[0]->ops->stream_open(r.dev[0], &other));
+    const struct bl_point never = {other, 1};
+    r.dev[1]->ops->patience(r.stream[1], SHORT_NS);
+    assert_int_equal(r.dev[1]->ops->wait(r.stream[1], never), BL_ETIMEDOUT);
+    finish(r.stream[1]); /* as good as it was */
+    r.dev[1]->ops->patience(r.stream[1], UINT64_MAX);
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &r), 0);
+    assert_int_not_equal(r.dev[1]->ops->wait(r.stream[1], never), BL_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    r.dev[0]->ops->stream_close(other);
+    round_close(&r);
+    assert_true(rig_cards(&two));
+}
+
+/* After a while, as good as it was. */
+static void a_wait_that_never_ends_does_not_keep_a_stream_open(void **state)
+{
+    struct round r;
+    struct bl_stream *other;
+    (void)state;
+
+    if (rig.is_old)
+        return;
+    round_open(&r);
+    ok(r.dev[0]->ops->stream_open(r.dev[0], &other));
+    ok(r.dev[1]->ops->wait(r.stream[1], (struct bl_point){other, 1}));
+    r.dev[1]->ops->stream_close(r.stream[1]);
+    ok(r.dev[1]->ops->stream_open(r.dev[1], &r.stream[1]));
     finish(r.stream[1]);
     r.dev[0]->ops->stream_close(other);
     round_close(&r);
@@ -348,10 +447,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(streams_wait_for_each_other, afresh),
         cmocka_unit_test_setup(a_card_waits_without_who_enqueues, afresh),
+        cmocka_unit_test_setup(cards_of_a_kind_wait_for_each_other, afresh),
         cmocka_unit_test_setup(points_are_many, afresh),
         cmocka_unit_test_setup(what_is_stuck_is_given_up, afresh),
         cmocka_unit_test_setup(copies_in_flight_are_so_many, afresh),
         cmocka_unit_test_setup(a_wait_that_never_ends_can_be_cancelled, afresh),
+        cmocka_unit_test_setup(waits_of_old_drivers_end, afresh),
+        cmocka_unit_test_setup(a_wait_that_never_ends_does_not_keep_a_stream_open, afresh),
         cmocka_unit_test_setup(failures_of_others_are_told, afresh),
         cmocka_unit_test_setup(any_call_may_fail, afresh),
         cmocka_unit_test_setup(times_are_kept_in_order, afresh),
