@@ -60,8 +60,10 @@ static inline void random_device(struct random_plan *r, uint32_t i, bool vulkan_
     const bool card = !node && !vulkan && random_card(r, cards, out, cap);
 
     r->rounds = r->rounds || vulkan || card;
-    if (!card)
-        snprintf(out, cap, node ? "cpu1" : vulkan ? "vulkan0:1GiB" : simulated[divide_pick(&r->seed, 3)], i);
+    if (node || vulkan)
+        snprintf(out, cap, "%s", node ? "cpu1" : "vulkan0:1GiB");
+    else if (!card)
+        snprintf(out, cap, simulated[divide_pick(&r->seed, 3)], i);
 }
 
 static inline struct random_plan random_plan_of(uint64_t seed, bool vulkan_too, const char *cards)
