@@ -29,9 +29,9 @@ static enum bl_status set_target(struct bl_file_out *o, const char *path, mode_t
     o->path = exists ? realpath(path, NULL) : strdup(path);
     if (o->path)
         return BL_OK;
-    return errno == ENOMEM ? bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path))
-                           : bl_fail(BL_EIO, "%s: cannot create: %s", bl_path_tail(path),
-                                     strerror(errno));
+    return errno == ENOMEM
+               ? bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(path))
+               : bl_fail(BL_EIO, "%s: cannot create: %s", bl_path_tail(path), strerror(errno));
 }
 
 static bool is_still_at(int fd, const char *name)
