@@ -288,10 +288,15 @@ static enum bl_status add_rules(struct constrain *c)
     return add_rule(c, said, pattern, (size_t)n, 0);
 }
 
+static bool is_of_first_layers(const struct rule *r)
+{
+    return !strncmp(r->said, "-ncmoe", 6);
+}
+
 static bool matches(const struct constrain *c, struct rule *r, const struct bl_weight *w,
                     const char *name, pcre2_match_data *data)
 {
-    if (!strncmp(r->said, "-ncmoe", 6) && (w->layer < 0 || (uint32_t)w->layer >= c->say->n_cpu_moe))
+    if (is_of_first_layers(r) && (w->layer < 0 || (uint32_t)w->layer >= c->say->n_cpu_moe))
         return false;
     return pcre2_match(r->code, (PCRE2_SPTR)name, strlen(name), 0, 0, data, NULL) >= 0;
 }
@@ -344,6 +349,8 @@ static enum bl_status check_rules(const struct constrain *c)
 {
     for (uint32_t k = 0; k < c->n_rules; k++) {
         const struct rule *r = &c->rule[k];
+        if (!r->matched && is_of_first_layers(r) && c->model->hp.n_expert)
+            continue; /* layers are counted, not those with experts: the first may have none */
         if (!r->matched)
             return bl_fail(BL_EINVAL, "%s: matches no tensor of the model", r->said);
         if (!r->taken)

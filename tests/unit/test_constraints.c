@@ -118,6 +118,24 @@ static void the_first_rule_wins(void **state)
     close_rig();
 }
 
+/* Its first layer is dense: there is nothing to move, and the second is one of the first two. */
+static void layers_without_experts_count(void **state)
+{
+    (void)state;
+    open_rig("glm-4.5-air", 4, 4096, BL_F16, "4x-rtx-3060-ddr4-4ch");
+    assert_true(!model->layer[0].moe && model->layer[1].moe);
+    for (uint32_t n = 1; n <= 4; n++) {
+        placed(&(struct bl_placement_rules){.n_gpu_layers = -1, .n_cpu_moe = n});
+        assert_int_equal(count(BL_PART_ATTN, 0), 0);
+        for (uint32_t l = 1; l < 4; l++)
+            assert_true((bl_plan_device(&plan, (int)l, BL_PART_EXPERTS) == 0) == (l < n));
+    }
+    close_rig();
+    open_rig("llama-3-8b", 4, 4096, BL_F16, "4x-rtx-3060-ddr4-4ch");
+    refused(&(struct bl_placement_rules){.n_cpu_moe = 3}, BL_EINVAL, "-ncmoe 3: matches no tensor");
+    close_rig();
+}
+
 static void what_is_wrong_is_named(void **state)
 {
     (void)state;
@@ -268,13 +286,10 @@ static void a_published_layout_is_no_faster(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_by_share),
-        cmocka_unit_test(one_card_by_either_option),
-        cmocka_unit_test(the_first_rule_wins),
-        cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(cached_state_may_be_apart),
-        cmocka_unit_test(the_rest_is_searched),
-        cmocka_unit_test(a_published_layout_is_no_faster),
+        cmocka_unit_test(layers_by_share),        cmocka_unit_test(one_card_by_either_option),
+        cmocka_unit_test(the_first_rule_wins),    cmocka_unit_test(layers_without_experts_count),
+        cmocka_unit_test(what_is_wrong_is_named), cmocka_unit_test(cached_state_may_be_apart),
+        cmocka_unit_test(the_rest_is_searched),   cmocka_unit_test(a_published_layout_is_no_faster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
