@@ -92,14 +92,12 @@ static bool find_here(const struct bl_machine *m, const struct bl_machine_device
 
 static enum bl_status add_card(struct bl_machine *m, const struct bl_machine_device *card)
 {
-    struct bl_machine_device *bigger = realloc(m->device, (m->n_devices + 1) * sizeof *bigger);
+    struct bl_machine_device *d = bl_machine_new_device(m);
 
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", m->n_devices + 1);
-    m->device = bigger;
-    bigger[m->n_devices] = *card;
-    bigger[m->n_devices].config.number = (uint16_t)m->n_devices;
-    m->n_devices++;
+    if (!d)
+        return BL_ENOMEM;
+    *d = *card;
+    d->config.number = (uint16_t)m->n_devices++;
     return BL_OK;
 }
 
@@ -128,10 +126,6 @@ static enum bl_status add_links(struct bl_machine *m, const struct bl_machine *f
 {
     if (m->n_devices < 2)
         return BL_OK;
-    struct bl_link *link = realloc(m->link, (m->n_links + file->n_links + 1) * sizeof *link);
-    if (!link)
-        return bl_fail(BL_ENOMEM, "out of memory for %u links", file->n_links);
-    m->link = link;
     if (file->n_hubs && !(m->hub = calloc(file->n_hubs, sizeof *m->hub)))
         return bl_fail(BL_ENOMEM, "out of memory for %u hubs", file->n_hubs);
     if (file->n_hubs)
@@ -142,7 +136,7 @@ static enum bl_status add_links(struct bl_machine *m, const struct bl_machine *f
         l.a = now[l.a];
         l.b = now[l.b];
         if (l.a != BL_NO_DEVICE && l.b != BL_NO_DEVICE)
-            m->link[m->n_links++] = l;
+            BL_TRY(bl_machine_add_link(m, &l));
     }
     return BL_OK;
 }

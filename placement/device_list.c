@@ -207,21 +207,16 @@ static enum bl_status check_new(const struct bl_machine *m, const struct item *i
 static enum bl_status add_link(struct bl_machine *m, const struct item *it, uint16_t to)
 {
     double bps = 16e9;
-    struct bl_link *bigger = realloc(m->link, (m->n_links + 1) * sizeof *bigger);
 
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u links", m->n_links + 1);
-    m->link = bigger;
     BL_TRY(read_number(it, "link", it->link, BL_JSON_BPS, 1e3, &bps));
-    m->link[m->n_links++] = (struct bl_link){.a = 0,
-                                             .b = to,
-                                             .via = BL_NO_DEVICE,
-                                             .name = "--devices",
-                                             .ab_measured_bps = bps,
-                                             .ba_measured_bps = bps,
-                                             .latency_ns = 5000,
-                                             .cross_ns = 10000};
-    return BL_OK;
+    return bl_machine_add_link(m, &(struct bl_link){.a = 0,
+                                                    .b = to,
+                                                    .via = BL_NO_DEVICE,
+                                                    .name = "--devices",
+                                                    .ab_measured_bps = bps,
+                                                    .ba_measured_bps = bps,
+                                                    .latency_ns = 5000,
+                                                    .cross_ns = 10000});
 }
 
 /* What a driver tells of may be there more than once, for tests. */
@@ -250,16 +245,14 @@ static enum bl_status add_device(struct bl_machine *m, const struct item *it)
     if (m->n_devices == BL_MAX_DEVICES)
         return bl_fail(BL_EINVAL, "--devices: '%s' is one too many: there can be %d with the cpu",
                        it->shown, BL_MAX_DEVICES);
-    struct bl_machine_device *bigger = realloc(m->device, (m->n_devices + 1) * sizeof *bigger);
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", m->n_devices + 1);
-    m->device = bigger;
-    struct bl_machine_device *d = &bigger[m->n_devices];
+    struct bl_machine_device *d = bl_machine_new_device(m);
+    if (!d)
+        return BL_ENOMEM;
     *d = (struct bl_machine_device){
         .backend = it->backend, .index = it->index, .shares = BL_NO_DEVICE};
     snprintf(d->backend_name, sizeof d->backend_name, "%s", it->backend->name);
     name_device(m, d, it);
-    BL_TRY(fill_card(d, it, &bigger[0]));
+    BL_TRY(fill_card(d, it, &m->device[0]));
     BL_TRY(check_new(m, it, d));
     d->config.number = (uint16_t)m->n_devices;
     return add_link(m, it, (uint16_t)m->n_devices++);

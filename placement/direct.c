@@ -30,17 +30,11 @@ static double way_bps(const struct bl_machine *m, uint16_t from, uint16_t to, do
 
 static enum bl_status join(struct bl_machine *m, uint16_t a, uint16_t b)
 {
-    struct bl_link *bigger = realloc(m->link, (m->n_links + 1) * sizeof *bigger);
     struct bl_link l = {.a = a, .b = b, .via = BL_NO_DEVICE, .name = "card to card"};
 
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u links", m->n_links + 1);
-    m->link = bigger;
     l.ab_rated_bps = way_bps(m, a, b, &l.latency_ns);
     l.ba_rated_bps = way_bps(m, b, a, &l.latency_ns);
-    if (l.ab_rated_bps > 0 && l.ba_rated_bps > 0)
-        m->link[m->n_links++] = l;
-    return BL_OK;
+    return l.ab_rated_bps > 0 && l.ba_rated_bps > 0 ? bl_machine_add_link(m, &l) : BL_OK;
 }
 
 enum bl_status bl_direct_find(struct bl_machine *m, uint16_t first)

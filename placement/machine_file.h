@@ -38,8 +38,13 @@ enum bl_status bl_machine_set(struct bl_machine *, const char *assignment);
  * sources say, capabilities. */
 enum bl_status bl_machine_check(struct bl_machine *, const char *what);
 
+/* Where one more device is to be filled in, behind the last; it counts once n_devices says so. NULL: BL_ENOMEM. What
+ * pointed to devices before points nowhere. */
+struct bl_machine_device *bl_machine_new_device(struct bl_machine *);
+enum bl_status bl_machine_add_link(struct bl_machine *, const struct bl_link *);
+
 /* Whether a plan for the one is a plan for the other: devices, their memory, links. Speeds and what happens to be free may
- * differ. True: `text` says how, "gpu0 has 12.0 GiB there, 24.0 GiB here". */
+ * differ. True: `text` says how, "gpu0 has 12.00 GiB there, 24.00 GiB here". */
 bool bl_machine_differs(const struct bl_machine *there, const struct bl_machine *here, char *text, size_t cap);
 
 /* Index by id, by backend and number ("vulkan0") where it can be opened, or by kind and number ("gpu1" is the second GPU

@@ -2,6 +2,7 @@
 /* Memory nodes as devices of their own: "cpu0,cpu1". */
 #include "devices.h"
 
+#include "machine_file.h"
 #include "mem.h"
 
 #include <stdio.h>
@@ -98,20 +99,15 @@ static enum bl_status fill_node(struct bl_machine_device *d, const struct bl_cpu
 static enum bl_status add_wire(struct bl_machine *m, uint16_t to)
 {
     const double bps = bl_device_read_bps(&m->device[to]) / 2; /* half of what is near, about */
-    struct bl_link *bigger = realloc(m->link, (m->n_links + 1) * sizeof *bigger);
 
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u links", m->n_links + 1);
-    m->link = bigger;
-    m->link[m->n_links++] = (struct bl_link){.a = 0,
-                                             .b = to,
-                                             .via = BL_NO_DEVICE,
-                                             .name = "memory nodes",
-                                             .ab_rated_bps = bps,
-                                             .ba_rated_bps = bps,
-                                             .latency_ns = 1000,
-                                             .cross_ns = 5000};
-    return BL_OK;
+    return bl_machine_add_link(m, &(struct bl_link){.a = 0,
+                                                    .b = to,
+                                                    .via = BL_NO_DEVICE,
+                                                    .name = "memory nodes",
+                                                    .ab_rated_bps = bps,
+                                                    .ba_rated_bps = bps,
+                                                    .latency_ns = 1000,
+                                                    .cross_ns = 5000});
 }
 
 static enum bl_status check_node(const struct bl_machine *m, uint32_t k)
@@ -143,19 +139,17 @@ enum bl_status bl_machine_add_node(struct bl_machine *m, uint32_t k)
     if (!m->by_node)
         BL_TRY(fill_node(&m->device[0], m->cpus, 0, m->device[0].cores));
     m->by_node = true;
-    struct bl_machine_device *bigger = realloc(m->device, (m->n_devices + 1) * sizeof *bigger);
-    if (!bigger)
-        return bl_fail(BL_ENOMEM, "out of memory for %u devices", m->n_devices + 1);
-    m->device = bigger;
-    struct bl_machine_device *d = &bigger[m->n_devices];
-    *d = bigger[0];
+    struct bl_machine_device *d = bl_machine_new_device(m), *first = m->device;
+    if (!d)
+        return BL_ENOMEM;
+    *d = *first;
     /* what the first was cut down to is no bound for the others */
     d->mem_bytes = d->usable_bytes = m->cpus->node[k].bytes;
     const bool fewer =
-        bigger[0].config.threads < m->cpus->node[0].n_cores; /* as asked for, or by quota */
+        first->config.threads < m->cpus->node[0].n_cores; /* as asked for, or by quota */
     if (!fewer)
         d->config.threads = d->config.threads_prefill = m->cpus->node[k].n_cores;
-    BL_TRY(fill_node(d, m->cpus, k, bigger[0].cores));
+    BL_TRY(fill_node(d, m->cpus, k, first->cores));
     d->config.number = (uint16_t)m->n_devices;
     return add_wire(m, (uint16_t)m->n_devices++);
 }
