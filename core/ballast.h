@@ -35,6 +35,9 @@ enum bl_status {
     BL_ENOFIT = -11 /* the plan needs more memory than there is */
 };
 const char *bl_error(void); /* this thread's last failure in words; never NULL; read before the next call */
+enum { BL_SIZE_TEXT = 24 };
+/* A size for people, "11.60 GiB" or "3.1 MiB": what is not zero does not look like it. Returns text. */
+const char *bl_size_text(uint64_t bytes, char text[BL_SIZE_TEXT]);
 const char *bl_status_name(enum bl_status);
 const char *bl_version(void); /* "0.1.0 (abc1234)" */
 
@@ -304,6 +307,7 @@ struct bl_expert_use {
     uint64_t n_tok;                      /* counted, with those of the file */
     uint64_t uses, hits;                 /* in layers with slots, since the engine was opened; of experts that sat in one */
     uint64_t moves, moved_bytes;         /* into slots, likewise */
+    bool slots;                          /* false: there are none; uses are those in layers divided, hits those on cards */
 };
 bool bl_engine_expert_use(const struct bl_engine *, struct bl_expert_use *out); /* false: nothing is counted */
 /* What is known by now, configs/schema/experts.schema.json; the file appears whole or not at all. */

@@ -129,13 +129,25 @@ static void note_reuse(struct bl_experts *x, uint32_t layer, const int32_t *ids,
     }
 }
 
-static void note_use(struct bl_experts *x, size_t at, uint32_t expert, uint64_t token)
+/* Some of its experts are on cards for good, others are not. */
+static bool is_divided(const struct bl_experts *x, uint32_t layer)
+{
+    const bool *stays = x->stays + first_of(x, layer);
+
+    for (uint32_t e = 1; e < x->stats.n_experts; e++)
+        if (stays[e] != stays[0])
+            return true;
+    return false;
+}
+
+static void note_use(struct bl_experts *x, size_t at, uint32_t expert, uint64_t token, bool counts)
 {
     const uint32_t set = x->at[at];
 
     x->stats.uses[at]++;
     x->last[at] = token;
-    x->n_hits += set != BL_NO_EXPERT && bl_experts_is_in(x, set, expert);
+    x->n_hits += set != BL_NO_EXPERT ? bl_experts_is_in(x, set, expert)
+                                     : counts && !x->n_sets && x->stays[at];
 }
 
 /* The ids come from a device's memory: what is no expert's number is not counted. */
@@ -143,7 +155,7 @@ void bl_experts_note(struct bl_experts *x, uint32_t layer, const int32_t *ids, u
                      uint32_t n_used)
 {
     const size_t first = first_of(x, layer);
-    const bool counts = has_slots(x, layer);
+    const bool counts = x->n_sets ? has_slots(x, layer) : is_divided(x, layer);
 
     if (n_tok == 1) /* a step of many finds what it began with, whoever chose what in between */
         note_reuse(x, layer, ids, n_used);
@@ -152,7 +164,7 @@ void bl_experts_note(struct bl_experts *x, uint32_t layer, const int32_t *ids, u
             const uint32_t e = (uint32_t)ids[(size_t)t * n_used + k];
             if (e >= x->stats.n_experts)
                 continue;
-            note_use(x, first + e, e, x->clock + t + 1);
+            note_use(x, first + e, e, x->clock + t + 1, counts);
             x->n_uses += counts;
         }
 }

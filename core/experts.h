@@ -59,10 +59,11 @@ struct bl_experts {
     uint64_t clock;              /* tokens */
     uint64_t *last;              /* [n_layers * n_experts] token that used it last, counted from 1; 0: none did */
     uint32_t *at;                /* [likewise] set where it sits or to which it is on its way; BL_NO_EXPERT: none */
-    bool *stays;                 /* [likewise] must not be moved */
+    bool *stays;                 /* [likewise] is on a card for good */
     struct bl_expert_set *set;
     uint32_t n_sets, turn;       /* turn: the set that may choose next, so that all get their share of a bounded step */
-    uint64_t n_uses, n_hits, n_moves; /* uses: in layers with slots; hits: of experts that sat in one */
+    uint64_t n_uses, n_hits, n_moves; /* uses: in layers with slots, or, if there are none, with
+                                       * some experts on cards; hits: of experts that sat in one, or were there */
 };
 enum bl_status bl_experts_init(struct bl_experts *, uint32_t n_layers, uint32_t n_experts, enum bl_expert_policy);
 void bl_experts_finish(struct bl_experts *); /* zeroed is fine */

@@ -136,6 +136,7 @@ enum bl_status bl_plan_fix_slots(struct bl_plan *p, const struct bl_model *m,
     for (uint32_t i = 0; i < p->n_slot_sets; i++)
         if (!i || p->slots[i].layer != p->slots[i - 1].layer)
             BL_TRY(fix_layer(p, i, m->hp.n_expert, known));
+    p->count_experts = p->count_experts || p->n_slot_sets; /* how many of their uses are there */
     p->n_slot_sets = 0;
     return BL_OK;
 }

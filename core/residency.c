@@ -448,7 +448,6 @@ static enum bl_status open_slots(struct bl_residency *r, const struct bl_block_b
             BL_TRY(open_block(r, d, &blocks[d]));
     for (uint32_t i = 0; i < r->plan->n_slot_sets; i++)
         BL_TRY(add_set(r, &r->plan->slots[i]));
-    mark_those_that_stay(r);
     return fill(r);
 }
 
@@ -474,6 +473,7 @@ enum bl_status bl_residency_open(struct bl_residency *r, const struct bl_model *
     BL_TRY(list_parts(r));
     if (before)
         bl_expert_stats_add(&r->experts.stats, before);
+    mark_those_that_stay(r);
     BL_TRY(bl_ledger_count(&plan->ledger, 0, BL_MEM_HOST,
                            (int64_t)bl_plan_expert_notes_bytes(plan, m)));
     return open_slots(r, blocks);

@@ -39,6 +39,21 @@ const char *bl_error(void)
     return message;
 }
 
+const char *bl_size_text(uint64_t bytes, char text[BL_SIZE_TEXT])
+{
+    const double b = (double)bytes;
+
+    if (b >= 100 * 0x1p20)
+        snprintf(text, BL_SIZE_TEXT, "%.2f GiB", b / 0x1p30);
+    else if (!bytes || b >= 0x1p20)
+        snprintf(text, BL_SIZE_TEXT, bytes ? "%.1f MiB" : "%.0f MiB", b / 0x1p20);
+    else if (b >= 0x1p10)
+        snprintf(text, BL_SIZE_TEXT, "%.1f KiB", b / 0x1p10);
+    else
+        snprintf(text, BL_SIZE_TEXT, "%u bytes", (unsigned)bytes);
+    return text;
+}
+
 const char *bl_status_name(enum bl_status code)
 {
     switch (code) {

@@ -24,6 +24,8 @@ static inline const char *bl_plural(uint64_t n)
     return n == 1 ? "" : "s";
 }
 
+#define BL_SIZE(bytes) bl_size_text(bytes, (char[BL_SIZE_TEXT]){0})
+
 #define BL_TRY(expr)                                                                               \
     do {                                                                                           \
         enum bl_status bl_try_ = (expr);                                                           \

@@ -91,9 +91,11 @@ static void describe(struct line *l, const struct bl_engine *e, const struct bl_
         append(l, "; experts sent %.3f MB, of use %.3f MB", (double)e->stage.sent_bytes * 1e-6,
                (double)e->stage.used_bytes * 1e-6);
     if (x->n_uses)
-        append(l, "; experts in slots %.0f %% of %llu uses, %llu came, %.3f MB",
-               percent((double)x->n_hits, (double)x->n_uses), (unsigned long long)x->n_uses,
-               (unsigned long long)x->n_moves, (double)e->residency.moved_bytes * 1e-6);
+        append(l, "; experts %s %.0f %% of %llu uses", x->n_sets ? "in slots" : "on cards",
+               percent((double)x->n_hits, (double)x->n_uses), (unsigned long long)x->n_uses);
+    if (x->n_uses && x->n_sets)
+        append(l, ", %llu came, %.3f MB", (unsigned long long)x->n_moves,
+               (double)e->residency.moved_bytes * 1e-6);
     if (sum->n_host_bound)
         append(l, "; %u simulated steps took longer here than what they stand for",
                sum->n_host_bound);

@@ -9,6 +9,7 @@
 #include "pacing.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- plan ---- */
 
@@ -19,6 +20,8 @@ enum bl_status bl_plan_for_devices(struct bl_plan *out, const struct bl_model *m
     const struct bl_search_options so = {.prefill_weight = 0.5,
                                          .depth_tokens = bl_usual_depth(m->opt.ctx_tokens),
                                          .known = known,
+                                         .no_slots = opt->expert_policy &&
+                                                     strcmp(opt->expert_policy, "lru"),
                                          .fixed_ubatch = true};
     struct bl_choice c;
 

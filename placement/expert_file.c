@@ -243,7 +243,8 @@ bool bl_engine_expert_use(const struct bl_engine *e, struct bl_expert_use *out)
                                   .uses = r->experts.n_uses,
                                   .hits = r->experts.n_hits,
                                   .moves = r->experts.n_moves,
-                                  .moved_bytes = r->moved_bytes};
+                                  .moved_bytes = r->moved_bytes,
+                                  .slots = r->experts.n_sets > 0};
     return true;
 }
 

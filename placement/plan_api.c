@@ -121,6 +121,7 @@ static enum bl_status choose(struct bl_placement *p, const struct bl_options *op
         .least_ctx_tokens = po->least_ctx_tokens,
         .lack = po->lack,
         .known = p->experts.uses ? &p->experts : NULL,
+        .no_slots = opt->expert_policy && strcmp(opt->expert_policy, "lru"),
         .fixed_ubatch = po->fixed_ubatch};
     if (so.depth_tokens >= p->model->opt.ctx_tokens)
         return bl_fail(BL_EINVAL, "a depth of %llu tokens leaves no room in a context of %llu",

@@ -35,6 +35,7 @@ struct bl_search_options {
     bool fixed_ubatch;           /* as the options say, else chosen among those at least as large */
     const struct bl_pins *pins;  /* NULL: none */
     const struct bl_expert_stats *known; /* of the use of experts; NULL: nothing is */
+    bool no_slots;               /* a policy was asked for by which what is in them does not change */
 };
 struct bl_reason {
     int32_t first, last;         /* layers; -1: outside of layers, or all */

@@ -334,7 +334,7 @@ static enum bl_status try_share(struct share *h, struct bl_search_state *s, put_
 static enum bl_status try_both(struct share *h, struct bl_search_state *s)
 {
     BL_TRY(try_share(h, s, put_best));
-    return try_share(h, s, put_slots);
+    return s->opt->no_slots ? BL_OK : try_share(h, s, put_slots);
 }
 
 /* All cards together, by whose layers they are and by what fits there; then each on its own, since
@@ -409,21 +409,19 @@ static enum bl_status add_told(struct bl_choice *c, const struct told *t, uint16
     const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_PART_EXPERTS};
     char text[32];
     const char *layers = bl_range_text(t->first, t->last, text);
-    const double gib = (double)t->bytes / (1 << 30), here = 100 * t->here / t->n_layers,
-                 alike = 100 * t->alike / t->n_layers;
+    const double here = 100 * t->here / t->n_layers, alike = 100 * t->alike / t->n_layers;
 
     if (t->slots)
-        return bl_add_reason(c, &about,
-                             "%u slot%s for experts of each of layer%s on %s: %.2f GiB, %s; "
-                             "%.0f %% of uses are expected there, %.0f %% if all were used alike",
-                             t->slots, bl_plural(t->slots), layers, id, gib,
-                             c->plan.expert_policy == BL_EXPERTS_LRU ? "for those used last"
-                                                                     : "for the most used",
-                             here, alike);
+        return bl_add_reason(
+            c, &about,
+            "%u slot%s for experts of each of layer%s on %s: %s, for those used last; "
+            "%.0f %% of uses are expected there, %.0f %% if all were used alike",
+            t->slots, bl_plural(t->slots), layers, id, BL_SIZE(t->bytes), here, alike);
     return bl_add_reason(c, &about,
-                         "%u single expert%s of layer%s on %s: %.2f GiB; %.0f %% of uses of "
+                         "%u single expert%s of layer%s on %s: %s; %.0f %% of uses of "
                          "experts there are expected of them, %.0f %% if all were used alike",
-                         t->experts, bl_plural(t->experts), layers, id, gib, here, alike);
+                         t->experts, bl_plural(t->experts), layers, id, BL_SIZE(t->bytes), here,
+                         alike);
 }
 
 enum bl_status bl_explain_experts(struct bl_choice *c, const struct bl_model *m,

@@ -86,7 +86,24 @@ static void slots_where_the_last_used_come_again(void **state)
         assert_true(at->hit <= bl_expert_stats_recent(&s, at->layer, at->n) + 1e-9);
     }
     assert_true(says(&r, "slots for experts of each of layers 0-35"));
+    assert_true(says(&r, "for those used last"));
     assert_true(r.c.decode.tok_per_s > 1.5 * decode_without());
+    bl_expert_stats_finish(&s);
+    close_rig(&r);
+}
+
+/* By a policy that leaves alone what is in them there are none to plan. */
+static void no_slots_where_nothing_moves(void **state)
+{
+    (void)state;
+    struct rig r;
+    open_one_card(&r);
+    struct bl_expert_stats s = made(r.model, 0, 0.95);
+
+    r.so.no_slots = true;
+    search(&r, &s);
+    assert_int_equal(r.c.plan.n_slot_sets, 0);
+    assert_false(says(&r, "for those used last"));
     bl_expert_stats_finish(&s);
     close_rig(&r);
 }
@@ -160,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_most_used_are_on_the_card),
         cmocka_unit_test(slots_where_the_last_used_come_again),
+        cmocka_unit_test(no_slots_where_nothing_moves),
         cmocka_unit_test(alike_is_as_not_known),
         cmocka_unit_test(hits_need_the_link),
         cmocka_unit_test(several_cards_fit),

@@ -304,13 +304,16 @@ static void say_ctx(const struct bl_report *r, const struct bl_engine *engine)
 int bl_engine_args_experts(const struct bl_report *r, const struct bl_engine_args *a,
                            const struct bl_engine *engine)
 {
+    char size[BL_SIZE_TEXT];
     struct bl_expert_use u;
 
-    if (a->verbose && bl_engine_expert_use(engine, &u) && u.uses)
-        bl_report_note(
-            r, "experts: %.1f %% of %" PRIu64 " uses in slots; %" PRIu64 " came in, %.2f GiB",
-            100.0 * (double)u.hits / (double)u.uses, u.uses, u.moves,
-            (double)u.moved_bytes / (1 << 30));
+    const bool any = a->verbose && bl_engine_expert_use(engine, &u) && u.uses;
+    const double hits = any ? 100.0 * (double)u.hits / (double)u.uses : 0;
+    if (any && u.slots)
+        bl_report_note(r, "experts: %.1f %% of %" PRIu64 " uses in slots; %" PRIu64 " came in, %s",
+                       hits, u.uses, u.moves, bl_size_text(u.moved_bytes, size));
+    else if (any)
+        bl_report_note(r, "experts: %.1f %% of %" PRIu64 " uses on cards", hits, u.uses);
     const enum bl_status st =
         a->expert_file ? bl_engine_save_experts(engine, a->expert_file) : BL_OK;
     return st ? bl_report_status(r, BL_STAGE_RUN, st) : BL_EXIT_OK;
