@@ -439,10 +439,10 @@ enum bl_status bl_plan_check_blocks(const struct bl_plan *p, const struct bl_mac
     if (!x->bytes)
         return BL_OK;
     return bl_fail(BL_ENOFIT,
-                   "%s cannot have %.1f MiB for %s in one piece, its largest allocation is %.1f "
-                   "MiB; put that elsewhere, or lower -ub or -c",
-                   machine->device[x->device].id, (double)x->bytes / 0x1p20,
-                   bl_purpose_name((enum bl_purpose)x->purpose), (double)x->most_bytes / 0x1p20);
+                   "%s cannot have %s for %s in one piece, its largest allocation is %s; put that "
+                   "elsewhere, or lower -ub or -c",
+                   machine->device[x->device].id, BL_SIZE(x->bytes),
+                   bl_purpose_name((enum bl_purpose)x->purpose), BL_SIZE(x->most_bytes));
 }
 
 /* ---- print ---- */

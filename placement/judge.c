@@ -11,7 +11,6 @@
 static enum bl_status check_room(const struct bl_plan *p, const struct bl_machine *m,
                                  const struct bl_search_options *opt)
 {
-    const double gib = 1.0 / (1 << 30);
     uint64_t shared = 0;
 
     for (uint16_t d = (uint16_t)m->n_devices; d-- > 0;) {
@@ -27,10 +26,9 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_machin
             opt->lack->bytes = need - has;
         }
         return bl_fail(BL_ENOFIT,
-                       "these rules need %.2f GiB on %s, of which %.2f GiB can be planned with "
-                       "(%s): %.2f GiB short",
-                       (double)need * gib, md->id, (double)has * gib, md->mem_source,
-                       (double)(need - has) * gib);
+                       "these rules need %s on %s, of which %s can be planned with "
+                       "(%s): %s short",
+                       BL_SIZE(need), md->id, BL_SIZE(has), md->mem_source, BL_SIZE(need - has));
     }
     return bl_plan_check_blocks(p, m);
 }

@@ -313,8 +313,8 @@ static bool device_differs(const struct bl_machine_device *a, const struct bl_ma
     } else if (a->kind != b->kind || a->mem_kind != b->mem_kind) {
         snprintf(text, cap, "%s is another kind of device there", a->id);
     } else if (!(ratio > 1 - tolerance && ratio < 1 + tolerance)) {
-        snprintf(text, cap, "%s has %.1f GiB there, %.1f GiB here", a->id,
-                 (double)a->mem_bytes / 0x1p30, (double)b->mem_bytes / 0x1p30);
+        snprintf(text, cap, "%s has %s there, %s here", a->id, BL_SIZE(a->mem_bytes),
+                 BL_SIZE(b->mem_bytes));
     } else if (a->cores != b->cores || a->n_domains != b->n_domains) {
         snprintf(text, cap, "%s has %u core%s and %u memory node%s there, %u and %u here", a->id,
                  a->cores, bl_plural(a->cores), a->n_domains, bl_plural(a->n_domains), b->cores,

@@ -33,11 +33,6 @@ static void end(struct page *p)
     p->text[0] = 0;
 }
 
-static double gib(uint64_t bytes)
-{
-    return (double)bytes / 0x1p30;
-}
-
 /* "12.3 GB/s measured, 25.6 rated" */
 static void add_rate(struct page *p, double measured, double rated)
 {
@@ -50,13 +45,13 @@ static void add_rate(struct page *p, double measured, double rated)
 static void show_memory(struct page *p, const struct bl_machine *m,
                         const struct bl_machine_device *d)
 {
-    add(p, "  memory    %.2f GiB", gib(d->mem_bytes));
+    add(p, "  memory    %s", BL_SIZE(d->mem_bytes));
     if (d->shares != BL_NO_DEVICE && d->mem_kind == BL_MEMORY_UNIFIED)
         add(p, " shared with %s", m->device[d->shares].id);
-    add(p, ", %.2f GiB usable: %s", gib(d->usable_bytes), d->mem_source);
+    add(p, ", %s usable: %s", BL_SIZE(d->usable_bytes), d->mem_source);
     end(p);
     for (uint32_t i = 0; i < d->n_readings; i++) {
-        add(p, "            %s: %.2f GiB%s", d->reading[i].source, gib(d->reading[i].bytes),
+        add(p, "            %s: %s%s", d->reading[i].source, BL_SIZE(d->reading[i].bytes),
             d->reading[i].refused ? ", refused: impossible" : "");
         end(p);
     }
@@ -64,7 +59,7 @@ static void show_memory(struct page *p, const struct bl_machine *m,
         add(p, "            %.0f MiB of it for the driver", (double)d->driver_bytes / 0x1p20);
     end(p);
     if (d->carve_out_bytes)
-        add(p, "            %.2f GiB of it carved out", gib(d->carve_out_bytes));
+        add(p, "            %s of it carved out", BL_SIZE(d->carve_out_bytes));
     end(p);
     if (bl_device_read_bps(d) > 0) {
         add(p, "  reads     ");
@@ -77,8 +72,8 @@ static void show_domains(struct page *p, const struct bl_machine_device *d)
 {
     for (uint32_t i = 0; i < d->n_domains; i++) {
         const struct bl_domain *o = &d->domain[i];
-        add(p, "  node %-4u %u core%s, %.2f GiB, ", o->node, o->n_cores, bl_plural(o->n_cores),
-            gib(o->mem_bytes));
+        add(p, "  node %-4u %u core%s, %s, ", o->node, o->n_cores, bl_plural(o->n_cores),
+            BL_SIZE(o->mem_bytes));
         add_rate(p, o->read_measured_bps, o->read_rated_bps);
         if (o->far_bps > 0)
             add(p, ", %.4g from another node", o->far_bps * 1e-9);

@@ -210,7 +210,6 @@ static const struct bl_plan_file_device *device_there(const struct bl_plan_file 
 static enum bl_status check_room(const struct bl_plan *p, const struct bl_plan_file *f,
                                  const struct bl_machine *m, uint64_t reserve_bytes)
 {
-    const double gib = 1.0 / (1 << 30);
     uint64_t shared = 0;
 
     for (uint16_t d = (uint16_t)m->n_devices; d-- > 0;) {
@@ -222,11 +221,10 @@ static enum bl_status check_room(const struct bl_plan *p, const struct bl_plan_f
         need += d ? 0 : shared;
         if (need > has)
             return bl_fail(BL_ENOFIT,
-                           "%s needs %.2f GiB on %s, of which %.2f GiB can be planned with (%s): "
-                           "%.2f GiB short; there were %.2f GiB when it was made",
-                           f->what, (double)need * gib, md->id, (double)has * gib, md->mem_source,
-                           (double)(need - has) * gib,
-                           (double)(there ? there->usable_bytes : 0) * gib);
+                           "%s needs %s on %s, of which %s can be planned with (%s): "
+                           "%s short; there were %s when it was made",
+                           f->what, BL_SIZE(need), md->id, BL_SIZE(has), md->mem_source,
+                           BL_SIZE(need - has), BL_SIZE(there ? there->usable_bytes : 0));
     }
     return bl_plan_check_blocks(p, m);
 }

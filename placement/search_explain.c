@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double gib = 1.0 / (1 << 30);
-
 struct group { /* layers with everything at the same places, for the same reasons */
     uint32_t first, last;
     uint16_t rest, state, experts;
@@ -58,7 +56,7 @@ static bool left_out(const struct bl_costs *k, uint16_t d)
 static const char *lack_name(const struct bl_lack *lack, char text[64])
 {
     if (lack->bytes)
-        snprintf(text, 64, "have %.1f MiB in one allocation", (double)lack->bytes / 0x1p20);
+        snprintf(text, 64, "have %s in one allocation", BL_SIZE(lack->bytes));
     else if (lack->type == BL_N_DTYPES)
         snprintf(text, 64, "run %s", bl_ops[lack->op - 1].name);
     else
@@ -95,16 +93,102 @@ static const struct bl_lack *lack_of_device(const struct bl_costs *k, uint16_t d
     return lack;
 }
 
+/* "11.59 of 11.60 GiB" */
+static const char *share_text(uint64_t part, uint64_t whole, char text[64])
+{
+    const uint64_t large = (uint64_t)100 << 20; /* as bl_size_text has it */
+
+    if (part >= large && whole >= large)
+        snprintf(text, 64, "%.2f of %s", (double)part / (1 << 30), BL_SIZE(whole));
+    else
+        snprintf(text, 64, "%s of %s", BL_SIZE(part), BL_SIZE(whole));
+    return text;
+}
+
+/* Of what a card could have, the least. */
+static void place_least(struct bl_plan *p, const struct bl_costs *k, uint16_t d)
+{
+    const uint64_t least = bl_least_group(k, d);
+
+    for (uint32_t l = 0; l < k->n_layers; l++)
+        for (unsigned g = 0; g < BL_N_GROUPS; g++) {
+            if (bl_group_bytes(k, l, g) != least || bl_able_or_host(k, l, g, d) != d)
+                continue;
+            for (unsigned part = 0; part < BL_N_PARTS; part++)
+                if ((part == BL_PART_EXPERTS) == (g == BL_GROUP_EXPERTS))
+                    p->slot[l * BL_N_PARTS + part] = d;
+            return;
+        }
+}
+
+/* With the least of the model and the buffers for it. */
+static enum bl_status least_bytes(const struct bl_choice *c, const struct bl_costs *k,
+                                  const struct bl_model *model, const struct bl_machine *m,
+                                  uint16_t d, uint64_t *bytes)
+{
+    struct bl_plan p;
+
+    BL_TRY(bl_plan_init(&p, model));
+    uint16_t *const slot = p.slot;
+    p = c->plan;
+    p.slot = slot;
+    p.ledger = (struct bl_ledger){0};
+    p.range = NULL;
+    p.slots = NULL;
+    p.n_ranges = p.n_slot_sets = p.stream_from = 0;
+    p.mmap = false;
+    place_least(&p, k, d);
+    const enum bl_status st = bl_plan_fill_memory(&p, model, m);
+    *bytes = st ? 0 : bl_ledger_planned(&p.ledger, d);
+    bl_plan_finish(&p);
+    return st == BL_EUNSUPPORTED ? BL_OK : st;
+}
+
+static bool are_twins(const struct bl_machine *m, uint16_t a, uint16_t b)
+{
+    const struct bl_machine_device *x = &m->device[a], *y = &m->device[b];
+    return x->kind == y->kind && x->backend == y->backend && x->driver_bytes == y->driver_bytes &&
+           x->caps.granule_bytes == y->caps.granule_bytes;
+}
+
+/* What is known of cards that are not used. */
+struct idle {
+    uint16_t like; /* the last that was asked about; 0: none was */
+    uint64_t least_bytes;
+};
+
+static enum bl_status explain_idle(struct bl_choice *c, const struct bl_costs *k,
+                                   const struct bl_model *model, const struct bl_machine *m,
+                                   uint16_t d, struct idle *idle)
+{
+    const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_N_PARTS};
+    const struct bl_machine_device *md = &m->device[d];
+
+    if (!idle->like || !are_twins(m, idle->like, d))
+        BL_TRY(least_bytes(c, k, model, m, d, &idle->least_bytes));
+    idle->like = d;
+    if (idle->least_bytes > k->budget[d])
+        return bl_add_reason(c, &about,
+                             "%s is not used: the least part of the model and buffers for it take "
+                             "%s there, of %s that can be planned with",
+                             md->id, BL_SIZE(idle->least_bytes), BL_SIZE(k->budget[d]));
+    return bl_add_reason(
+        c, &about, "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
+        md->id, bl_device_read_bps(md) * 1e-9);
+}
+
 static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs *k,
-                                     const struct bl_machine *m, uint16_t d)
+                                     const struct bl_model *model, const struct bl_machine *m,
+                                     uint16_t d, struct idle *idle)
 {
     const struct bl_reason about = {.first = -1, .last = -1, .device = d, .part = BL_N_PARTS};
     const struct bl_machine_device *md = &m->device[d];
 
     if (bl_plan_uses(&c->plan, d))
-        return bl_add_reason(c, &about, "%s: %.2f of %.2f GiB planned, %.2f GiB left", md->id,
-                             (double)bl_ledger_planned(&c->plan.ledger, d) * gib,
-                             (double)k->budget[d] * gib, (double)free_bytes(c, k, d) * gib);
+        return bl_add_reason(
+            c, &about, "%s: %s planned, %s left", md->id,
+            share_text(bl_ledger_planned(&c->plan.ledger, d), k->budget[d], (char[64]){0}),
+            BL_SIZE(free_bytes(c, k, d)));
     if (left_out(k, d))
         return bl_add_reason(c, &about, "%s is not used: the rules leave it out", md->id);
     const struct bl_lack *lack = lack_of_device(k, d);
@@ -117,9 +201,7 @@ static enum bl_status explain_device(struct bl_choice *c, const struct bl_costs 
             "%s is not used: it would take the host's memory, and there are cards with "
             "memory of their own",
             md->id);
-    return bl_add_reason(
-        c, &about, "%s is not used: what crossings to it cost is more than its %.0f GB/s save",
-        md->id, bl_device_read_bps(md) * 1e-9);
+    return explain_idle(c, k, model, m, d, idle);
 }
 
 static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k,
@@ -142,10 +224,10 @@ static enum bl_status explain_rest(struct bl_choice *c, const struct bl_costs *k
             "attention over it on %s",
             id, read, m->device[g->state].id);
     const struct bl_lack *lack = g->rest ? NULL : lack_of_all(k, g->first, BL_GROUP_REST);
-    return bl_add_reason(
-        c, &about, "attention, its cache and the dense part on %s: %.2f GiB, read at %.0f GB/s%s%s",
-        id, (double)bytes * gib, read, lack ? "; no card can " : "",
-        lack ? lack_name(lack, (char[64]){0}) : "");
+    return bl_add_reason(c, &about,
+                         "attention, its cache and the dense part on %s: %s, read at %.0f GB/s%s%s",
+                         id, BL_SIZE(bytes), read, lack ? "; no card can " : "",
+                         lack ? lack_name(lack, (char[64]){0}) : "");
 }
 
 /* The smallest of the experts that the host has by choice: would it fit? */
@@ -196,23 +278,23 @@ static enum bl_status explain_experts(struct bl_choice *c, const struct bl_costs
         return BL_OK;
     const char *where = d ? m->device[d].id : "cpu0";
     if (g->rule)
-        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, as %s says", where,
-                             (double)bytes * gib, k->pins->said[g->rule - 1]);
+        return bl_add_reason(c, &about, "experts on %s: %s, as %s says", where, BL_SIZE(bytes),
+                             k->pins->said[g->rule - 1]);
     if (c->by_rules)
-        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, where the rules put the layer",
-                             where, (double)bytes * gib);
+        return bl_add_reason(c, &about, "experts on %s: %s, where the rules put the layer", where,
+                             BL_SIZE(bytes));
     if (c->by_hand)
-        return bl_add_reason(c, &about, "experts on %s: %.2f GiB, as the plan says", where,
-                             (double)bytes * gib);
+        return bl_add_reason(c, &about, "experts on %s: %s, as the plan says", where,
+                             BL_SIZE(bytes));
     if (d == 0)
-        return bl_add_reason(c, &about, "experts in RAM: %.2f GiB%s", (double)bytes * gib,
+        return bl_add_reason(c, &about, "experts in RAM: %s%s", BL_SIZE(bytes),
                              why_in_ram(c, k, g->first, next, (char[96]){0}));
     const char *then = !next                        ? "there are no others"
                        : next > free_bytes(c, k, d) ? "next one would not fit"
                                                     : "one more would fit but not help";
-    return bl_add_reason(c, &about, "experts on %s: %.2f of %.2f GiB; %s", where,
-                         (double)bl_ledger_planned(&c->plan.ledger, d) * gib,
-                         (double)k->budget[d] * gib, then);
+    return bl_add_reason(
+        c, &about, "experts on %s: %s; %s", where,
+        share_text(bl_ledger_planned(&c->plan.ledger, d), k->budget[d], (char[64]){0}), then);
 }
 
 static struct group group_of(const struct bl_choice *c, const struct bl_costs *k, uint32_t l)
@@ -250,6 +332,7 @@ enum bl_status bl_explain(struct bl_choice *c, const struct bl_costs *k, const s
 {
     const struct bl_reason ctx = {.first = -1, .last = -1, .part = BL_PART_STATE};
     const struct bl_plan *p = &c->plan;
+    struct idle idle = {0};
 
     BL_TRY(explain_layers(c, k, machine));
     if (p->ctx_tokens < c->asked_ctx_tokens)
@@ -257,7 +340,7 @@ enum bl_status bl_explain(struct bl_choice *c, const struct bl_costs *k, const s
             c, &ctx, "context reduced from %llu to %llu tokens, as allowed: more does not fit",
             (unsigned long long)c->asked_ctx_tokens, (unsigned long long)p->ctx_tokens));
     for (uint16_t d = 0; d < machine->n_devices; d++)
-        BL_TRY(explain_device(c, k, machine, d));
+        BL_TRY(explain_device(c, k, m, machine, d, &idle));
     if (m->hp.n_layer_nextn)
         BL_TRY(bl_add_reason(c, &ctx,
                              "not loaded, so that 0 bytes are planned: %u layer%s for drafting",

@@ -67,15 +67,14 @@ static enum bl_status nearest_type(const struct bl_search_state *s, uint8_t *typ
 enum bl_status bl_search_no_room(const struct bl_search_state *s, uint64_t nearest)
 {
     const struct bl_machine_device *d = &s->machine->device[s->missing_on];
-    const double gib = 1.0 / (1 << 30);
-    char context[80] = "", cache[96] = "";
+    char lacks[BL_SIZE_TEXT], has[BL_SIZE_TEXT], context[80] = "", cache[96] = "";
     uint8_t type;
 
     if (s->opt->lack) {
         snprintf(s->opt->lack->device, sizeof s->opt->lack->device, "%s", d->id);
         s->opt->lack->bytes = s->least_missing;
-        return bl_fail(BL_ENOFIT, "the model does not fit: %.2f GiB are missing on %s",
-                       (double)s->least_missing * gib, d->id);
+        return bl_fail(BL_ENOFIT, "the model does not fit: %s are missing on %s",
+                       bl_size_text(s->least_missing, lacks), d->id);
     }
     BL_TRY(nearest_type(s, &type));
     if (nearest)
@@ -84,14 +83,14 @@ enum bl_status bl_search_no_room(const struct bl_search_state *s, uint64_t neare
     if (type != BL_N_DTYPES)
         snprintf(cache, sizeof cache, "a cache of %s would fit (-ctk %s -ctv %s); ",
                  bl_dtypes[type].name, bl_dtypes[type].name, bl_dtypes[type].name);
-    return bl_fail(
-        BL_ENOFIT,
-        "the model does not fit with a context of %llu tokens: the nearest plan lacks "
-        "%.2f GiB on %s, of which %.2f GiB can be planned with (%s); %s%s%s%.2f GiB more "
-        "memory there%s would%s",
-        (unsigned long long)s->plan->ctx_tokens, (double)s->least_missing * gib, d->id,
-        (double)s->costs.budget[s->missing_on] * gib, d->mem_source,
-        nearest ? "" : "no context fits; ", context, cache, (double)s->least_missing * gib,
-        nearest ? "" : ", or a smaller quantisation,",
-        nearest || type != BL_N_DTYPES ? ", too" : "");
+    bl_size_text(s->least_missing, lacks);
+    bl_size_text(s->costs.budget[s->missing_on], has);
+    return bl_fail(BL_ENOFIT,
+                   "the model does not fit with a context of %llu tokens: the nearest plan lacks "
+                   "%s on %s, of which %s can be planned with (%s); %s%s%s%s more "
+                   "memory there%s would%s",
+                   (unsigned long long)s->plan->ctx_tokens, lacks, d->id, has, d->mem_source,
+                   nearest ? "" : "no context fits; ", context, cache, lacks,
+                   nearest ? "" : ", or a smaller quantisation,",
+                   nearest || type != BL_N_DTYPES ? ", too" : "");
 }

@@ -122,12 +122,12 @@ enum bl_status bl_explain_split(struct bl_choice *c, const struct bl_costs *k,
             .first = -1, .last = -1, .device = r->device, .part = BL_PART_EXPERTS};
         const uint64_t bytes =
             bl_group_bytes(k, r->layer, BL_GROUP_EXPERTS) / m->hp.n_expert * r->n;
-        BL_TRY(bl_add_reason(
-            c, &about,
-            "expert%s of layer %u on %s: %.2f GiB, all that was left there; which are used "
-            "most is not known, so no slots are planned",
-            bl_range_text(r->first, r->first + r->n - 1, (char[32]){0}), r->layer,
-            machine->device[r->device].id, (double)bytes / (1 << 30)));
+        BL_TRY(
+            bl_add_reason(c, &about,
+                          "expert%s of layer %u on %s: %s, all that was left there; which are used "
+                          "most is not known, so no slots are planned",
+                          bl_range_text(r->first, r->first + r->n - 1, (char[32]){0}), r->layer,
+                          machine->device[r->device].id, BL_SIZE(bytes)));
     }
     return BL_OK;
 }

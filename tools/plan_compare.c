@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-static const double gib = 1.0 / (1 << 30);
+static const double gib = 1.0 / (1 << 30), shown = 0.005; /* less looks like nothing */
 
 struct side {
     const char *label;
@@ -93,10 +93,23 @@ static bool find_device(const struct side *s, const char *id, struct bl_placemen
 
 static void print_gib(FILE *f, bool there, uint64_t bytes)
 {
-    if (there)
+    if (!there)
+        fprintf(f, " %12s", "-");
+    else if (!bytes || (double)bytes * gib >= shown)
         fprintf(f, " %12.2f", (double)bytes * gib);
     else
-        fprintf(f, " %12s", "-");
+        fprintf(f, " %12s", bl_size_text(bytes, (char[BL_SIZE_TEXT]){0}));
+}
+
+static void print_change(FILE *f, uint64_t a, uint64_t b)
+{
+    const double v = change(a, b);
+    char text[BL_SIZE_TEXT + 1] = {b < a ? '-' : '+'};
+
+    if (a == b || a >> 30 || b >> 30 || v >= shown || v <= -shown)
+        fprintf(f, " %+12.2f", v);
+    else
+        fprintf(f, " %12s", (bl_size_text(b < a ? a - b : b - a, text + 1), text));
 }
 
 static void print_device(FILE *f, const struct bl_placement_device *a,
@@ -107,8 +120,8 @@ static void print_device(FILE *f, const struct bl_placement_device *a,
     fprintf(f, "%-24s", any->id);
     print_gib(f, a, a ? a->planned_bytes : 0);
     print_gib(f, b, b ? b->planned_bytes : 0);
-    fprintf(f, " %+12.2f   of %.2f", change(a ? a->planned_bytes : 0, b ? b->planned_bytes : 0),
-            (double)any->budget_bytes * gib);
+    print_change(f, a ? a->planned_bytes : 0, b ? b->planned_bytes : 0);
+    fprintf(f, "   of %.2f", (double)any->budget_bytes * gib);
     if (a && b && a->budget_bytes != b->budget_bytes)
         fprintf(f, " and %.2f", (double)b->budget_bytes * gib);
     if (a && b && strcmp(a->name, b->name) != 0)
@@ -131,8 +144,11 @@ static uint64_t sum_of(const struct side *s, const char *purpose)
 
 static void print_purpose(FILE *f, const char *what, uint64_t a, uint64_t b)
 {
-    fprintf(f, "%-24s %12.2f %12.2f %+12.2f\n", what, (double)a * gib, (double)b * gib,
-            change(a, b));
+    fprintf(f, "%-24s", what);
+    print_gib(f, true, a);
+    print_gib(f, true, b);
+    print_change(f, a, b);
+    fputc('\n', f);
 }
 
 static void print_memory(FILE *f, const struct side *a, const struct side *b)

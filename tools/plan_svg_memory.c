@@ -48,15 +48,15 @@ static uint64_t capacity(const struct bl_placement_device *d)
 }
 
 static void draw_segment(struct bl_svg *s, const struct bl_svg_box *b, enum bl_pic_colour colour,
-                         double gib)
+                         uint64_t bytes)
 {
     const struct bl_pic_kind *k = &bl_pic_kind[colour];
-    const double size = 10.5;
+    const double size = 10.5, gib = (double)bytes / (1 << 30);
     char tip[96], label[64];
 
     if (b->w < 0.05)
         return;
-    snprintf(tip, sizeof tip, "%s: %.2f GiB", k->word, gib);
+    snprintf(tip, sizeof tip, "%s: %s", k->word, bl_size_text(bytes, (char[BL_SIZE_TEXT]){0}));
     bl_svg_rect(s, b, k->fill, tip);
     snprintf(label, sizeof label, "%s %.*f", k->word, gib < 10 ? 2 : 1, gib);
     if (bl_svg_text_width(label, size, false) > b->w - 6)
@@ -71,7 +71,7 @@ static void draw_segment(struct bl_svg *s, const struct bl_svg_box *b, enum bl_p
 static void draw_bar(struct bl_plan_picture *p, const struct bl_placement_device *d, double y,
                      double px_per_byte)
 {
-    const double gib = 1.0 / (1 << 30), all = (double)capacity(d) * px_per_byte;
+    const double all = (double)capacity(d) * px_per_byte;
     uint64_t bytes[BL_N_PIC_COLOURS];
     double x = BL_PIC_BAR, end = BL_PIC_BAR + all;
 
@@ -80,13 +80,13 @@ static void draw_bar(struct bl_plan_picture *p, const struct bl_placement_device
     bl_svg_rect(&p->svg, &whole, BL_SVG_TINT, NULL);
     for (unsigned k = 0; k <= BL_PIC_OTHER; k++) {
         const struct bl_svg_box b = {x, y, (double)bytes[k] * px_per_byte, BAR};
-        draw_segment(&p->svg, &b, k, (double)bytes[k] * gib);
+        draw_segment(&p->svg, &b, k, bytes[k]);
         x += b.w;
     }
     for (unsigned k = BL_PIC_SYSTEM; k >= BL_PIC_RESERVE; k--) {
         const double w = (double)bytes[k] * px_per_byte;
         const struct bl_svg_box b = {end - w, y, w, BAR};
-        draw_segment(&p->svg, &b, k, (double)bytes[k] * gib);
+        draw_segment(&p->svg, &b, k, bytes[k]);
         end -= w;
     }
     bl_svg_frame(&p->svg, &whole, "#9aa5b1");
@@ -101,6 +101,20 @@ static const char *short_name(const char *name)
         if (!strncmp(name, makers[i], strlen(makers[i])))
             return name + strlen(makers[i]);
     return name;
+}
+
+/* Of a device with less than a GiB. */
+static void draw_small(struct bl_svg *s, double y, const struct bl_placement_device *d,
+                       const struct bl_svg_style *sum, const struct bl_svg_style *rest)
+{
+    const uint64_t used = d->planned_bytes, all = d->budget_bytes;
+    char part[BL_SIZE_TEXT], whole[BL_SIZE_TEXT];
+
+    bl_svg_text(s, BL_PIC_END, y + 10, sum, "%s of %s", bl_size_text(used, part),
+                bl_size_text(all, whole));
+    bl_svg_text(s, BL_PIC_END, y + 24, rest, "%s %s",
+                bl_size_text(used > all ? used - all : all - used, part),
+                used > all ? "too much" : "free");
 }
 
 static void draw_row(struct bl_plan_picture *p, const struct bl_placement_device *d, double y,
@@ -118,12 +132,17 @@ static void draw_row(struct bl_plan_picture *p, const struct bl_placement_device
     else
         bl_svg_text(s, BL_PIC_MARGIN, y + 24, &small, "%s", short_name(d->name));
     draw_bar(p, d, y, px_per_byte);
-    bl_svg_text(s, BL_PIC_END, y + 10, &(struct bl_svg_style){.size = 12, .anchor = BL_SVG_FINISH},
+    const struct bl_svg_style sum = {.size = 12, .anchor = BL_SVG_FINISH},
+                              rest = {.size = 10.5, .fill = BL_SVG_SOFT, .anchor = BL_SVG_FINISH};
+    if (all < 1) {
+        draw_small(s, y, d, &sum, &rest);
+        return;
+    }
+    bl_svg_text(s, BL_PIC_END, y + 10, &sum,
                 used < 100 && all < 100 ? "%.1f of %.1f GiB" : "%.0f of %.0f GiB", used, all);
     const double left = all - used;
-    bl_svg_text(s, BL_PIC_END, y + 24,
-                &(struct bl_svg_style){.size = 10.5, .fill = BL_SVG_SOFT, .anchor = BL_SVG_FINISH},
-                left < 0 ? "%.1f too much" : "%.1f free", left < 0 ? -left : left);
+    bl_svg_text(s, BL_PIC_END, y + 24, &rest, left < 0 ? "%.1f too much" : "%.1f free",
+                left < 0 ? -left : left);
 }
 
 static void draw_scale(struct bl_svg *s, double y, double gib_all)

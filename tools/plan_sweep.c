@@ -200,8 +200,8 @@ static void print_point(FILE *f, const struct bl_sweep *s, const struct bl_sweep
 {
     fprintf(f, "%9" PRIu64, p->x);
     if (!p->fits) {
-        fprintf(f, "   does not fit: %.2f GiB are missing on %s\n", (double)p->lack.bytes * gib,
-                p->lack.device);
+        fprintf(f, "   does not fit: %s are missing on %s\n",
+                bl_size_text(p->lack.bytes, (char[BL_SIZE_TEXT]){0}), p->lack.device);
         return;
     }
     print_speed(f, &p->decode);
@@ -348,8 +348,9 @@ int bl_plan_sweep(const struct bl_report *r, FILE *f, const struct bl_plan_args 
     if (st)
         return bl_report_status(r, BL_STAGE_OPEN, st);
     if (!s.n_fit) {
-        bl_report_error(r, "nothing of that fits: %.2f GiB are missing on %s for the first of it",
-                        (double)s.point[0].lack.bytes * gib, s.point[0].lack.device);
+        bl_report_error(r, "nothing of that fits: %s are missing on %s for the first of it",
+                        bl_size_text(s.point[0].lack.bytes, (char[BL_SIZE_TEXT]){0}),
+                        s.point[0].lack.device);
         return BL_EXIT_NOFIT;
     }
     if (a->format == BL_PLAN_JSON)

@@ -204,7 +204,8 @@ static void draw_stack(struct picture *p, const struct bl_svg_axis *a, uint32_t 
         const double top = bl_svg_axis_at(a, sum + v), bottom = bl_svg_axis_at(a, sum);
         const struct bl_svg_box b = {x, top, w, bottom - top};
         char tip[96];
-        snprintf(tip, sizeof tip, "%s: %.2f GiB", use[k].word, v);
+        snprintf(tip, sizeof tip, "%s: %s", use[k].word,
+                 bl_size_text(m->bytes[k], (char[BL_SIZE_TEXT]){0}));
         if (b.h >= 0.05)
             bl_svg_rect(&p->svg, &b, use[k].fill, tip);
         sum += v;
@@ -277,8 +278,8 @@ static void draw_axis(struct picture *p, double y)
         bl_svg_text(&p->svg, x_of(p, i), y, &mark, "%s", text);
         if (at->fits)
             continue;
-        bl_svg_text(&p->svg, x_of(p, i), y + 14, &lack, "%.1f GiB",
-                    (double)at->lack.bytes / (1 << 30));
+        bl_svg_text(&p->svg, x_of(p, i), y + 14, &lack, "%s",
+                    bl_size_text(at->lack.bytes, (char[BL_SIZE_TEXT]){0}));
         bl_svg_text(&p->svg, x_of(p, i), y + 26, &lack, "missing");
         bl_svg_text(&p->svg, x_of(p, i), y + 38, &lack, "on %s", at->lack.device);
     }

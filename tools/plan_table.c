@@ -60,6 +60,17 @@ static uint64_t bytes_for(const struct bl_placement *p, const char *device, cons
     return sum;
 }
 
+/* In GiB, unless that would look like nothing. */
+static void print_size(FILE *f, uint64_t bytes)
+{
+    const double shown = 0.005;
+
+    if (!bytes || (double)bytes * gib >= shown)
+        fprintf(f, " %10.2f", (double)bytes * gib);
+    else
+        fprintf(f, " %10s", bl_size_text(bytes, (char[BL_SIZE_TEXT]){0}));
+}
+
 static void print_memory(FILE *f, const struct bl_placement *p)
 {
     static const char *const purposes[] = {"weights", "state", "compute"};
@@ -72,11 +83,13 @@ static void print_memory(FILE *f, const struct bl_placement *p)
         fprintf(f, "%-16s", d.id);
         for (size_t k = 0; k < COUNT(purposes); k++) {
             const uint64_t bytes = bytes_for(p, d.id, purposes[k]);
-            fprintf(f, " %10.2f", (double)bytes * gib);
+            print_size(f, bytes);
             rest -= bytes;
         }
-        fprintf(f, " %10.2f %10.2f %10.2f\n", (double)rest * gib, (double)d.planned_bytes * gib,
-                (double)d.budget_bytes * gib);
+        print_size(f, rest);
+        print_size(f, d.planned_bytes);
+        print_size(f, d.budget_bytes);
+        fputc('\n', f);
     }
 }
 

@@ -370,7 +370,7 @@ static void differences(void **state)
         {"cpu0.read=7GB/s", NULL},
         {"gpu0.usable=1GiB", NULL},
         {"cpu0.mem=64.5GiB", NULL},
-        {"gpu1.mem=12GiB", "pci-0000:02:00.0 has 12.0 GiB there, 24.0 GiB here"},
+        {"gpu1.mem=12GiB", "pci-0000:02:00.0 has 12.00 GiB there, 24.00 GiB here"},
         {"cpu0.cores=9", "cpu0 has 9 cores and 0 memory nodes there, 8 and 0 here"},
     };
     char text[160];
