@@ -150,6 +150,7 @@ struct bl_device_config {    /* what the plan asks of a device at open */
 struct bl_device_facts {     /* before it is opened */
     char id[32];             /* stays when others come and go, the same to all backends: "pci-0000:01:00.0"; empty: not known */
     char name[64];           /* for people */
+    char kernels[128];       /* which of its variants run there, and why; empty: there are no variants */
     uint64_t mem_bytes, free_bytes; /* free 0: not known */
     uint64_t block_bytes;    /* the largest allocation; 0: any */
     bool integrated;         /* its memory is the host's */

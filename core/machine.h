@@ -77,6 +77,7 @@ enum {
 struct bl_machine_device {
     char id[32];                      /* stable name: "cpu0", "pci-0000:01:00.0" */
     char name[64];                    /* for people */
+    char kernels[128];                /* as struct bl_device_facts has it */
     char backend_name[16];            /* as written; a build without it plans through null */
     uint8_t kind, mem_kind;           /* enum bl_device_kind, bl_memory_kind */
     uint16_t shares;                  /* unified: index of the device whose memory it is; else BL_NO_DEVICE */

@@ -42,6 +42,19 @@ static const char *backend_name(const void *arg, size_t i)
     return bl_backends[i] ? bl_backends[i]->name : NULL;
 }
 
+static enum bl_status no_such_kind(const struct item *it)
+{
+    const char *near = bl_nearest_name(it->all, backend_name, NULL);
+    char all[160] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; !near && bl_backends[i] && n < sizeof all; i++)
+        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "; there are ",
+                              bl_backends[i]->name);
+    return bl_fail(BL_EINVAL, "--devices: '%s' is of no kind that this build has%s%s%s", it->shown,
+                   near ? "; the nearest is " : "", near ? near : "", all);
+}
+
 static enum bl_status find_by_id(struct item *it)
 {
     if (bl_found_by_id(it->all, NULL, &it->found))
@@ -67,11 +80,14 @@ static enum bl_status find_backend(struct item *it)
     it->index = (uint32_t)index;
     *digits = 0;
     if (!(it->backend = bl_backend_find(it->all))) {
-        const char *near = bl_nearest_name(it->all, backend_name, NULL);
-        return bl_fail(BL_EINVAL, "--devices: '%s' is of no kind that this build has%s%s",
-                       it->shown, near ? "; the nearest is " : "", near ? near : "");
+        return no_such_kind(it);
     }
     struct bl_found f = {.backend = it->backend, .index = it->index};
+    uint32_t n = 0;
+    if (f.backend->facts && !it->memory && !f.backend->count(&n) && f.index >= n)
+        return bl_fail(BL_EINVAL, "--devices: '%s': there %s %u device%s of that kind here%s",
+                       it->shown, n == 1 ? "is" : "are", n, bl_plural(n),
+                       n ? ", counted from 0" : "");
     const enum bl_status st =
         f.backend->facts ? f.backend->facts(f.index, &f.facts) : BL_EUNAVAILABLE;
     if (!st)
@@ -91,8 +107,12 @@ static char *after_name(char *text)
 static enum bl_status read_item(struct item *it, const char *text, size_t n)
 {
     *it = (struct item){.index = 0};
-    if (!n || n >= sizeof it->all)
-        return bl_fail(BL_EINVAL, "--devices: items have 1 to %d characters", MOST_TEXT - 1);
+    if (!n)
+        return bl_fail(BL_EINVAL, "--devices: a name is missing; they are separated by commas, "
+                                  "such as sim0,vulkan0:8GiB");
+    if (n >= sizeof it->all)
+        return bl_fail(BL_EINVAL, "--devices: '%.40s...' is longer than %d characters", text,
+                       MOST_TEXT - 1);
     memcpy(it->shown, text, n);
     bl_one_line(it->shown);
     memcpy(it->all, it->shown, sizeof it->all);
@@ -168,6 +188,17 @@ static void fill_figures(struct bl_machine_device *d)
     d->launch_ns = 5000;
 }
 
+/* What a card does not have is for --device-set, and for plans only. */
+static enum bl_status check_memory(const struct item *it, double bytes)
+{
+    const uint64_t has = it->found.facts.mem_bytes;
+
+    if (!it->found.backend || !it->memory || !has || bytes <= (double)has)
+        return BL_OK;
+    return bl_fail(BL_EINVAL, "--devices: '%s': the device has %.2f GiB; name so much at most",
+                   it->shown, (double)has / 0x1p30);
+}
+
 static enum bl_status fill_card(struct bl_machine_device *d, const struct item *it,
                                 const struct bl_machine_device *host)
 {
@@ -180,6 +211,7 @@ static enum bl_status fill_card(struct bl_machine_device *d, const struct item *
                        it->fault ? "only simulated devices fail when asked to"
                                  : "say how much of its memory may be used, as in null0:4GiB");
     BL_TRY(read_number(it, "memory", it->memory, BL_JSON_SIZE, 1, &bytes));
+    BL_TRY(check_memory(it, bytes));
     if (it->found.backend)
         return bl_found_fill(d, host, &it->found, it->shared, it->memory ? (uint64_t)bytes : 0);
     BL_TRY(read_fault(it, &d->fault));
@@ -197,8 +229,17 @@ static enum bl_status fill_card(struct bl_machine_device *d, const struct item *
 static enum bl_status check_new(const struct bl_machine *m, const struct item *it,
                                 const struct bl_machine_device *d)
 {
+    for (uint32_t i = 1; i < m->n_devices; i++)
+        if (!m->device[i].described && m->device[i].backend == it->backend &&
+            m->device[i].index == it->index) {
+            if (!it->found.backend)
+                return bl_fail(BL_EINVAL, "--devices: '%s' is named twice", it->shown);
+            bl_warn("--devices: '%s' is named twice: two devices that share a card and its memory, "
+                    "for tests",
+                    it->shown);
+        }
     for (uint32_t i = 0; i < m->n_devices; i++)
-        if (!strcmp(m->device[i].id, d->id) && strcmp(it->backend->name, "sim"))
+        if (!strcmp(m->device[i].id, d->id))
             return bl_fail(BL_EINVAL, "--devices: '%s' is %s, as %s%u is: name a card once",
                            it->shown, d->id, m->device[i].backend_name, m->device[i].index);
     return BL_OK;
@@ -258,9 +299,11 @@ static enum bl_status add_device(struct bl_machine *m, const struct item *it)
     return add_link(m, it, (uint16_t)m->n_devices++);
 }
 
-static enum bl_status add_item(struct bl_machine *m, const struct item *it)
+static enum bl_status add_item(struct bl_machine *m, const struct item *it, uint32_t *n_first)
 {
     if (!strcmp(it->backend->name, "cpu")) {
+        if (!it->index && (*n_first)++)
+            return bl_fail(BL_EINVAL, "--devices: '%s' is named twice", it->shown);
         if (it->memory || it->link || it->fault)
             return bl_fail(BL_EINVAL,
                            "--devices: '%s': a cpu has the memory of its node, all of it",
@@ -340,10 +383,11 @@ static enum bl_status add_named(struct bl_machine *m, const char *list)
 {
     const uint16_t first = (uint16_t)m->n_devices;
     struct item it;
+    uint32_t n_first = 0; /* of cpu0, which is there in any case */
 
     for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         BL_TRY(read_item(&it, at, strcspn(at, ",")));
-        BL_TRY(add_item(m, &it));
+        BL_TRY(add_item(m, &it, &n_first));
     }
     return bl_direct_find(m, first);
 }

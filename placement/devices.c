@@ -79,6 +79,8 @@ static enum bl_status open_one(struct bl_engine_parts *p, struct bl_pacer *pacer
         config.in_line = !uses_others(p);
     }
     config.unified = d && md->mem_kind == BL_MEMORY_UNIFIED;
+    if (md->kernels[0])
+        bl_info("%s (%s): %s", md->id, md->name, md->kernels);
     return is_simulated(md) ? open_simulated(pacer, md, d, &config, &p->device[d])
                             : md->backend->open(md->index, &config, &p->device[d]);
 }

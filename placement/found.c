@@ -103,6 +103,7 @@ enum bl_status bl_found_fill(struct bl_machine_device *d, const struct bl_machin
     d->index = found->index;
     snprintf(d->backend_name, sizeof d->backend_name, "%s", found->backend->name);
     snprintf(d->name, sizeof d->name, "%s", f->name);
+    snprintf(d->kernels, sizeof d->kernels, "%s", f->kernels);
     d->kind = BL_KIND_GPU;
     d->integrated = f->integrated;
     d->mem_kind = f->integrated || shared ? BL_MEMORY_UNIFIED : BL_MEMORY_DEDICATED;

@@ -188,6 +188,9 @@ static void show_device(struct page *p, const struct bl_machine *m,
         add(p, ", %s%s%s", bl_memory_words[d->mem_kind], d->integrated ? ", integrated" : "",
             d->described ? ", described" : "");
     end(p);
+    if (d->kernels[0])
+        add(p, "  kernels   %s", d->kernels);
+    end(p);
     show_memory(p, m, d);
     show_domains(p, d);
     show_threads(p, d);

@@ -11,6 +11,7 @@
 #include "mem.h"
 #include "probe.h"
 #include "topology.h"
+#include "variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,10 @@ static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt
 
     if (!d)
         return bl_fail(BL_ENOMEM, "out of memory for the machine");
+    if ((st = bl_variables_check())) {
+        bl_machine_finish(&m);
+        return st;
+    }
     snprintf(d->id, sizeof d->id, "cpu0");
     d->shares = BL_NO_DEVICE;
     d->backend = bl_backend_find("cpu");
@@ -163,6 +168,7 @@ enum bl_status bl_machine_choose(struct bl_machine *out, const struct bl_options
     struct bl_machine m;
     if (!opt->machine_file)
         return bl_machine_probe(out, opt);
+    BL_TRY(bl_variables_check());
     BL_TRY(load_file(&m, opt));
     enum bl_status st = bl_machine_add_devices(&m, opt->devices);
     if (!st)
@@ -256,6 +262,18 @@ void bl_machine_print(const struct bl_machine *m, const struct bl_options *opt,
     line(arg, text);
 }
 
+static void print_cards(const struct bl_machine *m, void (*line)(void *arg, const char *text),
+                        void *arg)
+{
+    char text[400];
+    for (const struct bl_machine_device *d = m->device + 1; d < m->device + m->n_devices; d++) {
+        snprintf(text, sizeof text, "%s: %s, %.2f GiB usable: %s%s%s", d->id, d->name,
+                 (double)d->usable_bytes / 0x1p30, d->mem_source, d->kernels[0] ? "; " : "",
+                 d->kernels);
+        line(arg, text);
+    }
+}
+
 enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), void *arg,
                                    const struct bl_options *opt)
 {
@@ -268,8 +286,10 @@ enum bl_status bl_machine_describe(void (*line)(void *arg, const char *text), vo
         return BL_OK;
     }
     BL_TRY(probe(&m, opt));
-    if (!(st = apply_sets(&m, opt)))
+    if (!(st = bl_machine_add_devices(&m, opt->devices)) && !(st = apply_sets(&m, opt))) {
         bl_machine_print(&m, opt, line, arg);
+        print_cards(&m, line, arg);
+    }
     bl_machine_finish(&m);
     return st;
 }

@@ -61,6 +61,8 @@ enum bl_status bl_simt_open(const struct bl_simt_vendor *, uint32_t index, const
 /* Modules and kernels of the card's architecture; a line naming the build option where there are none. */
 enum bl_status bl_simt_kernels_load(struct bl_simt_device *);
 void bl_simt_kernels_unload(struct bl_simt_device *);
+/* The architecture, where its kernels come from, with what they multiply. */
+void bl_simt_kernels_say(const struct bl_simt_device *, char *text, size_t cap);
 
 /* ---- simt_mem.c ---- */
 

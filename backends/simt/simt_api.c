@@ -2,6 +2,8 @@
 /* Libraries of drivers, and what their answers mean. */
 #include "simt_api.h"
 
+#include "variables.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +16,9 @@ static void *open_library(const char *name)
 enum bl_status bl_simt_library(const char *vendor, const char *variable, const char *const names[],
                                void **out)
 {
-    const char *chosen = getenv(variable);
+    const char *chosen = bl_variable(variable);
 
-    if (chosen && *chosen) {
+    if (chosen) {
         *out = open_library(chosen);
         return *out ? BL_OK
                     : bl_fail(BL_EUNAVAILABLE, "%s: %s names a library that cannot be used: %s",

@@ -5,6 +5,7 @@
 #include "dtype.h"
 #include "file.h"
 #include "mem.h"
+#include "variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,12 +126,53 @@ static enum bl_status load_file(struct bl_simt_device *d, const char *folder, co
 
 static enum bl_status load_unit(struct bl_simt_device *d, const char *unit, void **out)
 {
-    const char *folder = getenv(d->vendor->folder_variable);
+    const char *folder = bl_variable(d->vendor->folder_variable);
 
-    if (folder && *folder)
+    if (folder)
         return load_file(d, folder, unit, out);
     const struct bl_simt_image *image = built_in(d, unit);
     return image ? load_image(d, image->bytes, unit, out) : nothing_for_it(d);
+}
+
+/* ---- in words ---- */
+
+/* As mma.hpp has them. */
+static bool has_matrix_units(const struct bl_simt_device *d)
+{
+    static const char *const with[] = {"sm_", "gfx11", "gfx908", "gfx90a", "gfx942"};
+
+    for (size_t i = 0; i < BL_COUNT(with); i++)
+        if (!strncmp(d->card.arch, with[i], strlen(with[i])))
+            return true;
+    return false;
+}
+
+static bool is_listed(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+
+    for (const char *at = strstr(list, word); at; at = strstr(at + n, word))
+        if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+            return true;
+    return false;
+}
+
+void bl_simt_kernels_say(const struct bl_simt_device *d, char *text, size_t cap)
+{
+    const char *archs = d->vendor->images->archs;
+    const char *folder = bl_variable(d->vendor->folder_variable);
+    char from[80];
+
+    if (folder)
+        snprintf(from, sizeof from, "from %.60s", folder);
+    else if (is_listed(archs, d->card.arch))
+        snprintf(from, sizeof from, "of this build");
+    else if (*archs && !d->vendor->by_arch)
+        snprintf(from, sizeof from, "translated by the driver");
+    else
+        snprintf(from, sizeof from, "not in this build");
+    snprintf(text, cap, "%s, kernels %s, %s", d->card.arch, from,
+             has_matrix_units(d) ? "products by matrix units" : "products without matrix units");
 }
 
 /* ---- modules ---- */

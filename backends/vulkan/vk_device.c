@@ -4,11 +4,13 @@
 #include "vk_ops.h"
 
 #include "mem.h"
+#include "variables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { MOST_DEVICES = 32 };
+#define INT_DOT "BALLAST_VULKAN_INT_DOT"
 
 /* ---- features ---- */
 
@@ -205,6 +207,28 @@ enum bl_status bl_vk_count(uint32_t *n)
     return st;
 }
 
+/* Where the device multiplies bytes as fast as anything; or wherever it does so at all (1), or
+ * nowhere (0). */
+static bool wants_int_dot(const struct bl_vk_facts *f)
+{
+    const char *told = bl_variable(INT_DOT);
+    return told ? f->dots && strcmp(told, "0") != 0 : f->fast_dots;
+}
+
+/* With which kernels, and why those. */
+static void say_kernels(const struct bl_vk_facts *f, char *text, size_t cap)
+{
+    const bool told = bl_variable(INT_DOT), dots = wants_int_dot(f);
+    const char *why = dots || !f->dots ? (dots ? "" : ", since it has no others")
+                                       : ", since its products of bytes are not at full speed";
+    int n = snprintf(text, cap, "products of %s%s, subgroups of ", dots ? "bytes" : "floats",
+                     told && f->dots ? ", as " INT_DOT " has it" : why);
+
+    if (n > 0 && (size_t)n < cap)
+        snprintf(text + n, cap - (size_t)n, f->narrowest < f->subgroup ? "%u to %u" : "%u",
+                 f->narrowest < f->subgroup ? f->narrowest : f->subgroup, f->subgroup);
+}
+
 enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
 {
     struct bl_vk_instance i;
@@ -221,15 +245,8 @@ enum bl_status bl_vk_describe(uint32_t index, struct bl_device_facts *out)
     snprintf(out->name, sizeof out->name, "%.63s", f.name);
     bl_vk_memory_sum(&f, &out->mem_bytes, &out->free_bytes);
     out->block_bytes = f.max_alloc_bytes;
+    say_kernels(&f, out->kernels, sizeof out->kernels);
     return BL_OK;
-}
-
-/* Where the device multiplies bytes as fast as anything; or wherever it does so at all (1), or
- * nowhere (0). */
-static bool wants_int_dot(const struct bl_vk_facts *f)
-{
-    const char *told = getenv("BALLAST_VULKAN_INT_DOT");
-    return told && *told ? f->dots && strcmp(told, "0") != 0 : f->fast_dots;
 }
 
 static enum bl_status create_device(struct bl_vk_device *d, VkPhysicalDevice phys)

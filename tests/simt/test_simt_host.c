@@ -54,6 +54,8 @@ static void facts_name_the_card(void **state)
     for (const char *c = f.id; *c; c++)
         assert_false(*c >= 'A' && *c <= 'Z'); /* the same however a driver spells it */
     assert_string_equal(g.name, "Emulated card 1");
+    assert_non_null(strstr(g.kernels, "matrix units"));
+    assert_non_null(strstr(g.kernels, "kernels from ")); /* the rig names a folder */
     must_fail(rig.backend->facts(2, &f), BL_EUNAVAILABLE, "only 2 cards");
     rig_visible("1");
     assert_true(rig_cards(&two));

@@ -68,9 +68,10 @@ static void lists_are_read(void **state)
     (void)state;
     static const struct {
         const char *list, *says;
-    } bad[] = {{"", "1 to 95 characters"},
-               {"sim0,", "1 to 95 characters"},
+    } bad[] = {{"", "a name is missing"},
+               {"sim0,", "a name is missing"},
                {"sin0", "the nearest is sim"},
+               {"foo", "there are cpu, sim"},
                {"sim0x", "must end in a number"},
                {"sim64", "must end in a number"},
                {"sim0:much", "memory of"},
@@ -80,7 +81,8 @@ static void lists_are_read(void **state)
                {"sim0+stuck", "must end in alloc"},
                {"sim0+stuck=0", "must end in alloc"},
                {"sim0+stuck=1x", "must end in alloc"},
-               {"sim0,sim0", "is also that of"},
+               {"sim0,sim0", "is named twice"},
+               {"cpu0,cpu", "is named twice"},
                {"cpu9", "of which cpu0 is the first"},
                {"null0", "say how much of its memory"}};
     for (size_t i = 0; i < BL_COUNT(bad); i++) {

@@ -128,6 +128,8 @@ static void by_number_and_by_id(void **state)
     ok(bl_machine_probe(&m, &opt));
     assert_int_equal(m.n_devices, 3);
     assert_string_equal(m.device[1].id, facts.id);
+    assert_memory_equal(m.device[1].kernels, "products of ", 12); /* bytes or floats */
+    assert_non_null(strstr(m.device[1].kernels, ", subgroups of "));
     assert_int_equal(bl_machine_find(&m, "vulkan0"), 1);
     assert_true(m.device[1].usable_bytes == UINT64_C(64) << 20);
     assert_int_equal(m.device[1].mem_kind, BL_MEMORY_DEDICATED);
@@ -135,6 +137,12 @@ static void by_number_and_by_id(void **state)
     assert_true(m.device[2].config.unified && !m.device[1].config.unified);
     bl_machine_finish(&m);
     snprintf(list, sizeof list, "%s:64MiB@2GB/s", facts.id);
+    opt.devices = "vulkan0:999TiB";
+    assert_int_equal(bl_machine_probe(&m, &opt), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "name so much at most"));
+    opt.devices = "vulkan63";
+    assert_int_equal(bl_machine_probe(&m, &opt), BL_EINVAL);
+    assert_non_null(strstr(bl_error(), "of that kind here"));
     opt.devices = list;
     ok(bl_machine_probe(&m, &opt));
     assert_string_equal(m.device[1].id, facts.id);
