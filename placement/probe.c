@@ -111,8 +111,10 @@ static enum bl_status probe(struct bl_machine *out, const struct bl_options *opt
     snprintf(d->id, sizeof d->id, "cpu0");
     d->shares = BL_NO_DEVICE;
     d->backend = bl_backend_find("cpu");
-    if ((st = bl_topology_memory(&mem, opt->cgroup_root)) ||
-        (st = configure(&m, &d->config, mem.usable_bytes, opt)) ||
+    st = bl_topology_memory(&mem, opt->cgroup_root);
+    if (st == BL_EIO && opt->cgroup_root)
+        st = BL_EINVAL; /* the options' fault, not the model's */
+    if (st || (st = configure(&m, &d->config, mem.usable_bytes, opt)) ||
         (st = d->backend->caps(0, &d->config, &d->caps))) {
         bl_machine_finish(&m);
         return st;

@@ -57,7 +57,7 @@ static int read_ids(struct logits *l, const struct bl_command *c, const struct l
                    ? BL_EXIT_OK
                    : bl_args_fail(c, "--ids: %s", error);
     if (!bl_io_read(l->report, a->ids_file, &text, &n))
-        return BL_EXIT_FAILURE;
+        return BL_EXIT_USAGE;
     bool good = !memchr(text, 0, n);
     if (good)
         good = bl_args_numbers(text, 0, INT32_MAX, &l->ids, &l->n_ids, error);
@@ -67,7 +67,7 @@ static int read_ids(struct logits *l, const struct bl_command *c, const struct l
     if (good)
         return BL_EXIT_OK;
     bl_report_error(l->report, "%s: %s", a->ids_file, error);
-    return BL_EXIT_FAILURE;
+    return BL_EXIT_USAGE;
 }
 
 /* Sizes of steps, and with them how many rows a step can give. */

@@ -227,7 +227,7 @@ int bl_verb_run(int argc, char **argv)
     size_t n = text ? strlen(text) : 0;
     if (args.file) {
         if (!bl_io_read(&command.report, args.file, &file_text, &n))
-            return BL_EXIT_FAILURE;
+            return BL_EXIT_USAGE;
         text = file_text;
         n -= n && text[n - 1] == '\n'; /* editors add it; models take it for a finished line */
     }

@@ -141,7 +141,7 @@ static int synth(struct bl_report *r, const struct synth_args *a)
     char *json = NULL;
     if ((tail > 5 && !strcmp(a->shape + tail - 5, ".json")) || !strcmp(a->shape, "-")) {
         if (!bl_io_read(r, a->shape, &json, &o.json_bytes))
-            return BL_EXIT_FAILURE;
+            return BL_EXIT_USAGE;
         o.json = json;
     }
     int code = write_file(r, a, &o);

@@ -109,7 +109,7 @@ static int render(const struct bl_report *r, const struct template_args *a, cons
 
     if (!code && (!bl_io_read(r, a->messages, &messages, &n) ||
                   (a->tools && !bl_io_read(r, a->tools, &tools, &n))))
-        code = BL_EXIT_FAILURE;
+        code = BL_EXIT_USAGE;
     conversation.messages = messages;
     conversation.tools = tools;
     if (!code)

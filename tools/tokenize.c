@@ -88,7 +88,7 @@ int bl_verb_tokenize(int argc, char **argv)
     char *file_text = NULL;
     size_t n = args.prompt ? strlen(args.prompt) : 0;
     if (args.file && !bl_io_read(&command.report, args.file, &file_text, &n))
-        return BL_EXIT_FAILURE;
+        return BL_EXIT_USAGE;
     int code =
         tokenize(&command.report, engine_args.model, args.file ? file_text : args.prompt, n, flags);
     free(file_text);

@@ -114,14 +114,17 @@ static bool try_special(const struct bl_command *c, const struct named *f)
     return !access(f->path, W_OK) || cannot_write(c, f, errno);
 }
 
+static bool has_name(const struct bl_command *c, const struct named *f)
+{
+    if (!*f->path)
+        bl_args_fail(c, "%s wants the name of a file, not ''", f->option);
+    return *f->path;
+}
+
 static bool try_one(const struct bl_command *c, const struct named *f)
 {
     struct bl_out_file file;
 
-    if (!*f->path) {
-        bl_args_fail(c, "%s wants the name of a file, not ''", f->option);
-        return false;
-    }
     if (bl_out_is_stdout(f->path)) {
         if (f->row->out == BL_ARG_OUT_FILE)
             return refuse(c, f, "must be a file; it appears whole or not at all");
@@ -174,6 +177,8 @@ bool bl_outputs_try(const struct bl_command *c)
     bool good = true;
 
     note_all(&o);
+    for (size_t i = 0; good && i < o.n; i++)
+        good = has_name(c, &o.file[i]);
     for (size_t i = 0; good && i < o.n; i++)
         if (o.file[i].written)
             good = try_one(c, &o.file[i]) && try_pairs(&o, &o.file[i]);

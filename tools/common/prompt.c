@@ -37,7 +37,7 @@ int bl_prompt_template(const struct bl_report *report, const char *file, const s
     size_t n = 0;
 
     if (file && !bl_io_read(report, file, &source, &n))
-        return BL_EXIT_FAILURE;
+        return BL_EXIT_USAGE;
     enum bl_status st = bl_chat_open(out, gguf, vocab, source, n);
     free(source);
     if (!st || st == BL_EUNAVAILABLE)
