@@ -5,8 +5,8 @@
  *           Rows of the tables of options say what is an output (struct bl_arg: out).
  * Ownership nothing is kept, and what is there stays as it is.
  * Units     none.
- * Errors    one line: no name, also of what is read; a directory, socket or disk; no permission; standard output, where it has the result;
- *           a file that another option names, or a model.
+ * Errors    one line: no name, also of what is read; a directory, socket or disk; no permission; standard output, where
+ *           it has the result; a file that another option names, or a model.
  * Threads   the thread that runs the verb.
  */
 #ifndef BL_OUTPUTS_H
