@@ -147,6 +147,33 @@ static void cards_of_a_kind_wait_for_each_other(void **state)
     assert_true(rig_cards(&two));
 }
 
+/* Whichever card the thread used last. */
+static void what_was_handed_over_is_done_before_a_stream_closes(void **state)
+{
+    (void)state;
+    assert_true(rig_cards(&(struct emu_config){.n_cards = 2, .late_us = 30000, .seed = 3}));
+    struct bl_device *a = rig_open(0), *b = rig_open(1);
+    struct bl_mem m = block(a, BYTES, false), h = block(a, BYTES, true);
+    struct bl_stream *s, *t;
+    struct bl_point p;
+
+    ok(a->ops->stream_open(a, &s));
+    ok(b->ops->stream_open(b, &t));
+    memset(h.host, 0, BYTES);
+    for (uint32_t i = 0; i < 5; i++)
+        ok(a->ops->fill(s, &m, 0, 7, BYTES));
+    ok(a->ops->copy(s, &h, 0, &m, 0, BYTES));
+    ok(b->ops->signal(t, &p));
+    a->ops->stream_close(s);
+    assert_int_equal(*(uint32_t *)h.host, 7);
+    b->ops->stream_close(t);
+    a->ops->mem_free(&m);
+    a->ops->mem_free(&h);
+    a->ops->close(a);
+    b->ops->close(b);
+    assert_true(rig_cards(&two));
+}
+
 static void points_are_many(void **state)
 {
     enum { MANY = 1500 };
@@ -243,6 +270,7 @@ static void a_wait_that_never_ends_can_be_cancelled(void **state)
     struct bl_stream *other;
     struct bl_point never, end;
     enum bl_status st = BL_OK;
+    uint32_t enqueued, done;
     int n = 0;
     (void)state;
 
@@ -261,6 +289,8 @@ static void a_wait_that_never_ends_can_be_cancelled(void **state)
         st = r.dev[1]->ops->wait(r.stream[1], never);
     must_fail(st, BL_ETIMEDOUT, "waits for other devices have not ended");
     r.dev[1]->ops->cancel(r.stream[1]);
+    r.dev[1]->ops->progress(r.stream[1], &enqueued, &done);
+    assert_int_equal(done, 0); /* given up is not done */
     must_fail(r.dev[1]->ops->join(end, LONG_NS), BL_ECANCELLED, "cancelled");
     r.dev[1]->ops->mem_free(&m); /* waits for all that the card does */
     r.dev[1]->ops->stream_close(r.stream[1]);
@@ -448,6 +478,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(streams_wait_for_each_other, afresh),
         cmocka_unit_test_setup(a_card_waits_without_who_enqueues, afresh),
         cmocka_unit_test_setup(cards_of_a_kind_wait_for_each_other, afresh),
+        cmocka_unit_test_setup(what_was_handed_over_is_done_before_a_stream_closes, afresh),
         cmocka_unit_test_setup(points_are_many, afresh),
         cmocka_unit_test_setup(what_is_stuck_is_given_up, afresh),
         cmocka_unit_test_setup(copies_in_flight_are_so_many, afresh),
