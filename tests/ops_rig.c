@@ -52,6 +52,7 @@ void ops_open(struct rig *r)
 {
     rig_open(r, &(struct rig_config){.threads = 1, .exact = true});
     r->random += ops.n_cases * 77;
+    ops.within = ops.bound;
 }
 
 static int32_t next_index(const struct rig *r)
@@ -413,7 +414,7 @@ static void compare_floats(const struct image *m, bl_val v, const float *got, ui
         }
     }
     const double least = ops.least * (double)n;
-    if (!(err <= ops.bound * (sum > least ? sum : least)))
+    if (!(err <= ops.within * (sum > least ? sum : least)))
         fail_msg("%s: NMSE %.3g, worst [%llu] of {%u, %u}: %.9g, want %.9g", m->what, err / sum,
                  (unsigned long long)at, m->r->g.vals[v].ne[0], m->r->g.vals[v].ne[1],
                  (double)got[at], (double)want[at]);

@@ -27,6 +27,7 @@ struct ops_device {
     uint32_t n_cases, every; /* the first case of a kind is run, and of all each so many-th */
     const char *kind;        /* of the case before: what ops_check was told */
     double bound;            /* of the NMSE of floats; 1e-10 unless activations are rounded */
+    double within;           /* the same of the case in hand, which may lower it once it is open */
     double least;            /* mean square of floats below which it is taken for that: sums may come near 0 */
     /* Where memory of the device is the process's own: nobody may touch these bytes while a case runs, or may again. NULL:
      * what is written there shows, what is read does not. */
@@ -63,7 +64,8 @@ static inline const char *ops_name(enum bl_dtype t) { return bl_dtypes[t].name; 
 /* ---- the cases ---- */
 void ops_embed(void **), ops_matmul(void **), ops_matmul_many_shapes(void **), ops_matmul_in_turn(void **), ops_heads(void **),
     ops_experts(void **), ops_experts_kinds(void **);
-void ops_kv_store(void **), ops_attention(void **), ops_attention_long(void **), ops_attention_groups(void **),
+void ops_kv_store(void **), ops_attention(void **), ops_attention_many(void **),
+    ops_attention_long(void **), ops_attention_groups(void **),
     ops_choose(void **), ops_choose_ties(void **), ops_compress(void **), ops_short_conv(void **), ops_delta_rule(void **);
 
 #endif

@@ -2,6 +2,8 @@
 /* ATTENTION and ATTENTION_GROUPS. */
 #include "simt_rows.h"
 
+#include "mem.h"
+
 enum { Q, K, V, SINKS, ROWS, CHOSEN }; /* sources */
 enum {
     LEAST_SPLIT = 256,
@@ -55,22 +57,66 @@ static void merge(struct bl_simt_builder *b, uint32_t splits)
     bl_simt_emit(b, &c);
 }
 
+/* ---- which kernel ---- */
+
+struct shape { /* a block's rows, and the most elements of keys and values */
+    const char *kernel;
+    uint32_t rows, threads, dk, dv;
+};
+/* attention_halves.cu */
+static const struct shape halves[] = {{"attendh_128", 64, 256, 128, 128},
+                                      {"attendh_256", 32, 128, 256, 256},
+                                      {"attendh_576", 16, 128, 576, 512}};
+/* attention.cu */
+static const struct shape many_floats[] = {{"attend32_128", MANY_ROWS, THREADS, UINT32_MAX, 128},
+                                           {"attend32_512", MANY_ROWS, THREADS, UINT32_MAX, 512}};
+static const struct shape few_floats[] = {{"attend8_128", FEW_ROWS, THREADS, UINT32_MAX, 128},
+                                          {"attend8_512", FEW_ROWS, THREADS, UINT32_MAX, 512},
+                                          {"attend8_1024", FEW_ROWS, THREADS, UINT32_MAX, MOST_DV}};
+
+static const struct shape *first_that_fits(const struct shape *s, size_t n,
+                                           const struct bl_attention_attr *at)
+{
+    for (size_t i = 0; i < n; i++)
+        if (at->dk <= s[i].dk && at->dv <= s[i].dv)
+            return &s[i];
+    return NULL;
+}
+
+/* What halves and their products of a row of state cannot overflow or lose. */
+static bool is_halved(const struct bl_value *v)
+{
+    return v->type == BL_F16 || v->type == BL_Q8_0 || v->type == BL_Q4_0;
+}
+
+static const struct shape *shape_of(const struct bl_simt_builder *b, bool many, bool chosen)
+{
+    const struct bl_attention_attr *at = bl_simt_attr(b);
+    const bool floats = b->exact || !is_halved(bl_simt_src(b, K)) || !is_halved(bl_simt_src(b, V));
+    const struct shape *s = NULL;
+
+    many = many && (!chosen || at->n_head / at->n_head_kv > FEW_ROWS);
+    if (many && !floats)
+        s = first_that_fits(halves, BL_COUNT(halves), at);
+    if (many && !s)
+        s = first_that_fits(many_floats, BL_COUNT(many_floats), at);
+    return s ? s : first_that_fits(few_floats, BL_COUNT(few_floats), at);
+}
+
 /* Rows of a block: heads that share a key head, and tokens where there are many and all see the
  * same. */
 static void tile(const struct bl_simt_builder *b, struct bl_simt_call *c)
 {
     const struct bl_attention_attr *at = bl_simt_attr(b);
     const uint32_t n_tok = bl_simt_src(b, Q)->ne[1], group = at->n_head / at->n_head_kv;
-    const bool chosen = bl_node_src(b->graph, b->node, CHOSEN) != 0;
-    const bool many = n_tok > BL_FEW_TOKENS && at->dv <= 512 && (!chosen || group > FEW_ROWS);
-    const uint32_t rows = many ? MANY_ROWS : FEW_ROWS, heads = group < rows ? group : rows;
-    const uint32_t tokens = n_tok > BL_FEW_TOKENS && !chosen ? rows / heads : 1;
+    const bool chosen = bl_node_src(b->graph, b->node, CHOSEN) != 0, many = n_tok > BL_FEW_TOKENS;
+    const struct shape *s = shape_of(b, many, chosen);
+    const uint32_t heads = group < s->rows ? group : s->rows;
+    const uint32_t tokens = many && !chosen ? s->rows / heads : 1;
     const uint32_t head_tiles = bl_simt_groups(group, heads);
 
-    if (many)
-        c->kernel = at->dv <= 128 ? "attend32_128" : "attend32_512";
-    else
-        c->kernel = at->dv <= 128 ? "attend8_128" : at->dv <= 512 ? "attend8_512" : "attend8_1024";
+    c->kernel = s->kernel;
+    c->block[0] = s->threads;
     c->args.n[13] = tokens;
     c->args.n[14] = heads;
     c->args.n[15] = head_tiles;
@@ -96,7 +142,7 @@ static void attention_emit(struct bl_simt_builder *b)
     const struct bl_attention_attr *at = bl_simt_attr(b); /* ATTENTION_GROUPS begins with it */
     const struct bl_value *k = bl_simt_src(b, K), *v = bl_simt_src(b, V);
     const uint32_t splits = n_splits(b->graph, b->node);
-    struct bl_simt_call c = {.type = BL_SIMT_NO_TYPE, .block = {THREADS}};
+    struct bl_simt_call c = {.type = BL_SIMT_NO_TYPE};
 
     c.args = (struct bl_simt_args){.a = {bl_simt_src_addr(b, Q), bl_simt_src_addr(b, K),
                                          bl_simt_src_addr(b, V), bl_simt_src_addr(b, SINKS)},

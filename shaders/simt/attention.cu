@@ -1,124 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* ATTENTION and ATTENTION_GROUPS: a block has up to R rows, each one query head of one token, all of one key head, and takes
- * KEYS rows of state at a time by a running softmax; what it reads of state it reads once for all its rows.
- *   a: q, k, v, [sinks], [rows of groups], [chosen], y, params, [partials]
- *   n: below   grid: key heads times tiles of their query heads, tiles of tokens, splits
- * What a token sees is one list: rows of whole groups, all or the chosen, then positions of the window. Tokens of a block may
- * be of several sequences, which come one after the other. With more than one split partials get {maximum, sum, dv values}
- * for each; attention_merge makes the result of them. */
-#include "simt/kv.hpp"
-#include "simt/params.hpp"
+/* ATTENTION and ATTENTION_GROUPS in floats: a block has up to R rows, each one query head of one token, all of one key head,
+ * and takes KEYS rows of state at a time by a running softmax; what it reads of state it reads once for all its rows.
+ * Tokens of a block may be of several sequences, which come one after the other. With more than one split partials get
+ * {maximum, sum, dv values} for each; attention_merge makes the result of them. */
+#include "simt/attention.hpp"
 
-enum { Q, KEY, VALUE, SINKS, ROWS, CHOSEN, Y, PARAMS, PARTIALS };
-enum {
-    HEADS, HEADS_KV, DK, DV, WINDOW, SCALE, SEQ_ROWS, KEY_BYTES, VALUE_BYTES, GROUP_ROWS, GROUP, N_CHOSEN, SPLITS,
-    TILE_TOKENS, TILE_HEADS, HEAD_TILES, KEY_TYPE, VALUE_TYPE, N_TOK
-};
 constexpr uint32_t THREADS = 256, KEYS = 64, SLICE = 64, PITCH = SLICE + 4; /* wide reads of rows meet different banks */
 constexpr uint32_t LINES = THREADS / KEYS;                                   /* rows R a thread has are LINES apart */
-
-/* What a token sees: group rows [0, n_rows), positions [first, end). */
-struct view {
-    uint32_t n_rows, first, end;
-};
-
-BL_DEV view view_of(const struct bl_simt_args &p, uint32_t t)
-{
-    const uint32_t pos = pos_of(p.a[PARAMS], t), window = p.n[WINDOW];
-    view v;
-    v.first = window != 0 && pos >= window ? pos - window + 1 : 0;
-    v.end = pos + 1;
-    v.n_rows = p.a[ROWS] ? (pos + 1) / p.n[GROUP] : 0;
-    if (p.a[CHOSEN])
-        v.n_rows = least(v.n_rows, p.n[N_CHOSEN]);
-    return v;
-}
 
 template <uint32_t R> struct alignas(16) work {
     float q[R][PITCH], kv[KEYS][PITCH], score[R][PITCH];
     float keep[R], most[R], sum[R];
     uint64_t key[KEYS], value[KEYS]; /* addresses of rows */
 };
-
-/* A block's rows: r is token first_token + r / TILE_HEADS and one of the tile's heads. */
-struct block_job {
-    uint32_t kv, first_head, n_heads, first_token, n_tokens;
-};
-
-BL_DEV block_job block_of(const struct bl_simt_args &p)
-{
-    const uint32_t of_kv = p.n[HEADS] / p.n[HEADS_KV], tile = block_x() % p.n[HEAD_TILES] * p.n[TILE_HEADS];
-    block_job j;
-    j.kv = block_x() / p.n[HEAD_TILES];
-    j.first_head = j.kv * of_kv + tile;
-    j.n_heads = least(p.n[TILE_HEADS], of_kv - tile);
-    j.first_token = block_y() * p.n[TILE_TOKENS];
-    const uint32_t n_tok = step_of(p.a[PARAMS])->n_tok;
-    j.n_tokens = j.first_token < n_tok ? least(p.n[TILE_TOKENS], n_tok - j.first_token) : 0;
-    return j;
-}
-BL_DEV uint32_t token_at(const struct bl_simt_args &p, const block_job &j, uint32_t r)
-{
-    return j.first_token + r / p.n[TILE_HEADS];
-}
-BL_DEV bool is_row(const struct bl_simt_args &p, const block_job &j, uint32_t r)
-{
-    return r / p.n[TILE_HEADS] < j.n_tokens && r % p.n[TILE_HEADS] < j.n_heads;
-}
-BL_DEV uint64_t query_at(const struct bl_simt_args &p, const block_job &j, uint32_t r)
-{
-    return static_cast<uint64_t>(p.n[HEADS]) * token_at(p, j, r) + j.first_head + r % p.n[TILE_HEADS];
-}
-
-/* Of the block's tokens of sequence `seq`: all that any of them sees. `t`: the first of them. */
-struct range {
-    uint32_t seq, slot, t;
-    view all;
-};
-
-BL_DEV range range_of(const struct bl_simt_args &p, const block_job &j, uint32_t t)
-{
-    range g;
-    g.t = t;
-    g.seq = seq_of(p.a[PARAMS], t);
-    g.slot = slot_of(p.a[PARAMS], g.seq);
-    g.all = view_of(p, t);
-    for (uint32_t u = t + 1; u < j.first_token + j.n_tokens; u++) {
-        if (seq_of(p.a[PARAMS], u) != g.seq)
-            continue;
-        const view v = view_of(p, u);
-        g.all.first = least(g.all.first, v.first);
-        g.all.end = g.all.end > v.end ? g.all.end : v.end;
-        g.all.n_rows = g.all.n_rows > v.n_rows ? g.all.n_rows : v.n_rows;
-    }
-    return g;
-}
-
-/* Addresses of what stands at [from, from + n) of the list. */
-template <uint32_t R>
-BL_DEV void find_rows(work<R> &s, const struct bl_simt_args &p, const block_job &j, const range &g, uint32_t from, uint32_t n)
-{
-    const uint32_t i = from + thread_x();
-    if (thread_x() >= KEYS)
-        return;
-    if (thread_x() >= n) {
-        s.key[thread_x()] = s.value[thread_x()] = 0;
-        return;
-    }
-    const uint64_t head = kv_bytes(p.n[KEY_TYPE], p.n[DK]) * j.kv;
-    if (i < g.all.n_rows) {
-        const uint32_t row = p.a[CHOSEN] ? at<const uint32_t>(p.a[CHOSEN])[g.t * p.n[N_CHOSEN] + i] : i;
-        s.key[thread_x()] = s.value[thread_x()] =
-            p.a[ROWS] +
-            static_cast<uint64_t>(p.n[KEY_BYTES]) * (g.slot * p.n[GROUP_ROWS] + least(row, p.n[GROUP_ROWS] - 1)) + head;
-        return;
-    }
-    const uint64_t row = row_of(p.n[SEQ_ROWS], g.slot, g.all.first + i - g.all.n_rows);
-    s.key[thread_x()] = p.a[KEY] + p.n[KEY_BYTES] * row + head;
-    s.value[thread_x()] = p.a[KEY] == p.a[VALUE]
-                              ? s.key[thread_x()]
-                              : p.a[VALUE] + p.n[VALUE_BYTES] * row + kv_bytes(p.n[VALUE_TYPE], p.n[DV]) * j.kv;
-}
 
 /* Elements [d, d + SLICE) of the tile's rows. */
 BL_DEV void load_slice(float (&to)[KEYS][PITCH], const uint64_t *row, uint32_t type, uint32_t d, uint32_t n)
@@ -174,13 +68,12 @@ BL_DEV void soften(work<R> &s, const struct bl_simt_args &p, const block_job &j,
     constexpr uint32_t LANES = THREADS / R < BL_WARP ? THREADS / R : BL_WARP;
     static_assert(THREADS / R <= BL_WARP, "a row's lanes are of one warp");
     const uint32_t r = thread_x() / LANES;
-    const bool there = is_row(p, j, r) && seq_of(p.a[PARAMS], token_at(p, j, r)) == g.seq;
-    const view v = there ? view_of(p, token_at(p, j, r)) : view{0, 0, 0};
+    const view v = view_of_row(p, j, g, r);
     float own = -INFINITE, part = 0;
     bool seen[KEYS / LANES];
     BL_UNROLL for (uint32_t i = 0; i < KEYS / LANES; i++) {
-        const uint32_t key = thread_x() % LANES + i * LANES, at_list = from + key, pos = g.all.first + at_list - g.all.n_rows;
-        seen[i] = key < n && (at_list < g.all.n_rows ? at_list < v.n_rows : pos >= v.first && pos < v.end);
+        const uint32_t key = thread_x() % LANES + i * LANES;
+        seen[i] = key < n && sees(v, g, from + key);
         if (seen[i])
             own = fmaxf(own, s.score[r][key]);
     }
@@ -235,7 +128,7 @@ BL_DEV void attend_range(work<R> &s, const struct bl_simt_args &p, const block_j
                    end = static_cast<uint32_t>(static_cast<uint64_t>(all) * (block_z() + 1) / p.n[SPLITS]);
     for (uint32_t from = begin; from < end; from += KEYS) {
         const uint32_t n = least(KEYS, end - from);
-        find_rows(s, p, j, g, from, n);
+        find_rows(s.key, s.value, p, j, g, from, n);
         sync();
         score_tile(s, p, j);
         sync();
@@ -283,13 +176,9 @@ template <uint32_t R, uint32_t SLICES> BL_DEV void attend(const struct bl_simt_a
     if (j.n_tokens == 0)
         return;
     float most = -INFINITE, sum = 0, acc[SLICES][R / LINES] = {};
-    for (uint32_t t = j.first_token; t < j.first_token + j.n_tokens; t++) {
-        bool before = false;
-        for (uint32_t u = j.first_token; u < t; u++)
-            before = before || seq_of(p.a[PARAMS], u) == seq_of(p.a[PARAMS], t);
-        if (!before)
+    for (uint32_t t = j.first_token; t < j.first_token + j.n_tokens; t++)
+        if (!seen_before(p, j, t))
             attend_range<R, SLICES>(s, p, j, range_of(p, j, t), most, sum, acc);
-    }
     if (thread_x() % LANES == 0) {
         s.most[thread_x() / LANES] = most;
         s.sum[thread_x() / LANES] = sum;

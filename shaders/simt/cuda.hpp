@@ -37,6 +37,10 @@ BL_DEV void sync()
 BL_DEV void keep_here(uint32_t &)
 {
 }
+BL_DEV uint32_t thread_here()
+{
+    return thread_x();
+}
 template <class T> BL_DEV T shuffle_xor(T v, uint32_t m)
 {
     return __shfl_xor_sync(0xffffffffu, v, m);

@@ -58,6 +58,13 @@ BL_DEV void keep_here(uint32_t &v)
 {
     __asm__ volatile("" : "+s"(v));
 }
+/* The same of what threads differ in. */
+BL_DEV uint32_t thread_here()
+{
+    uint32_t v = thread_x();
+    __asm__ volatile("" : "+v"(v));
+    return v;
+}
 
 BL_DEV uint32_t own_lane()
 {

@@ -40,12 +40,30 @@ BL_DEV float kv_one(uint32_t type, const uint8_t *row, uint32_t i)
     }
 }
 
+/* Elements [8 i, 8 i + 8) of a row, which is whole blocks. */
+BL_DEV void q8_eight(float (&v)[8], const uint8_t *row, uint32_t i)
+{
+    const uint8_t *b = row + 34 * (i / 4);
+    const float d = half_at(b);
+    uint32_t two[2];
+    load_words<2>(two, b + 2 + 8 * (i % 4));
+    BL_UNROLL for (uint32_t j = 0; j < 8; j++)
+        v[j] = d * static_cast<float>(static_cast<int8_t>(two[j / 4] >> 8 * (j % 4)));
+}
+BL_DEV void q4_eight(float (&v)[8], const uint8_t *row, uint32_t i)
+{
+    const uint8_t *b = row + 18 * (i / 4);
+    const float d = half_at(b);
+    uint32_t two[2];
+    load_words<2>(two, b + 2 + 8 * (i % 2));
+    BL_UNROLL for (uint32_t j = 0; j < 8; j++)
+        v[j] = d * static_cast<float>(static_cast<int>(two[j / 4] >> 8 * (j % 4) >> 4 * (i % 4 / 2) & 15u) - 8);
+}
+
 /* Elements [8 i, 8 i + 8) of a row of n; what is beyond it is 0. */
 BL_DEV void kv_eight(float (&v)[8], uint32_t type, const uint8_t *row, uint32_t i, uint32_t n)
 {
-    const uint8_t *b;
-    uint32_t two[2], four[8];
-    float d;
+    uint32_t four[8];
     if (8 * i + 8 > n || (type < KV_Q8_0 && (reinterpret_cast<uintptr_t>(row) & 15u))) {
         for (uint32_t j = 0; j < 8; j++)
             v[j] = 8 * i + j < n ? kv_one(type, row, 8 * i + j) : 0;
@@ -64,18 +82,10 @@ BL_DEV void kv_eight(float (&v)[8], uint32_t type, const uint8_t *row, uint32_t 
         BF16::eight(v, row, i);
         return;
     case KV_Q8_0:
-        b = row + 34 * (i / 4);
-        d = half_at(b);
-        load_words<2>(two, b + 2 + 8 * (i % 4));
-        BL_UNROLL for (uint32_t j = 0; j < 8; j++)
-            v[j] = d * static_cast<float>(static_cast<int8_t>(two[j / 4] >> 8 * (j % 4)));
+        q8_eight(v, row, i);
         return;
     default:
-        b = row + 18 * (i / 4);
-        d = half_at(b);
-        load_words<2>(two, b + 2 + 8 * (i % 2));
-        BL_UNROLL for (uint32_t j = 0; j < 8; j++)
-            v[j] = d * static_cast<float>(static_cast<int>(two[j / 4] >> 8 * (j % 4) >> 4 * (i % 4 / 2) & 15u) - 8);
+        q4_eight(v, row, i);
         return;
     }
 }

@@ -156,11 +156,6 @@ template <class W, bool PLAIN> BL_DEV void matmul_exact(const struct bl_simt_arg
 
 constexpr uint32_t M = 128, K = 64, PITCH = K / 2 + 4; /* words; no two rows of eight begin in one bank */
 
-BL_DEV uint32_t two_halves(float a, float b)
-{
-    return float_to_half(a) | static_cast<uint32_t>(float_to_half(b)) << 16;
-}
-
 /* Elements [32 i, 32 i + 32) of a row of weights as halves; zeros beyond the row. */
 template <class W, bool PLAIN>
 BL_DEV void halve_weights(uint32_t (&h)[16], const struct bl_simt_args &p, const uint8_t *row, uint32_t i)
@@ -218,14 +213,6 @@ BL_DEV void bring(brought<N> &b, const struct bl_simt_args &p, const tile_job &j
             load_words<16>(b.x[i], bytes(p.a[X]) + 2 * (from + k + thread_x() % 8 * 8));
         }
     }
-}
-
-struct alignas(16) four_words {
-    uint32_t v[4];
-};
-BL_DEV void store_four(uint32_t *to, const uint32_t *w)
-{
-    *reinterpret_cast<four_words *>(to) = {{w[0], w[1], w[2], w[3]}};
 }
 
 template <uint32_t N> BL_DEV void put_down(half_tiles<N> &s, const brought<N> &b)

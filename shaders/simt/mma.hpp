@@ -16,6 +16,19 @@
 
 #include "simt/simt.hpp"
 
+BL_DEV uint32_t two_halves(float a, float b)
+{
+    return float_to_half(a) | static_cast<uint32_t>(float_to_half(b)) << 16;
+}
+
+struct alignas(16) four_words {
+    uint32_t v[4];
+};
+BL_DEV void store_four(uint32_t *to, const uint32_t *w)
+{
+    *reinterpret_cast<four_words *>(to) = {{w[0], w[1], w[2], w[3]}};
+}
+
 constexpr uint32_t SUMS = 256 / BL_WARP;
 struct sums {
     float v[SUMS];
@@ -58,18 +71,20 @@ BL_DEV uint32_t sum_column(uint32_t i)
 BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 {
     struct both {
-        const fragment *a, *b;
-    } own = {&a, &b};
+        float a[8], b[8];
+    } own;
     uint64_t other[BL_WARP];
+    for (uint32_t i = 0; i < 8; i++) {
+        own.a[i] = half_to_float(static_cast<uint16_t>(a.r[i / 2] >> 16 * (i % 2)));
+        own.b[i] = half_to_float(static_cast<uint16_t>(b.r[i / 2] >> 16 * (i % 2)));
+    }
     memcpy(other, bl_host_meet(reinterpret_cast<uintptr_t>(&own), BL_HOST_MMA), sizeof other);
     for (uint32_t i = 0; i < SUMS; i++) {
         const uint32_t row = sum_row(i), column = sum_column(i);
         for (uint32_t k = 0; k < 16; k++) {
-            const uint32_t q = k % 8 / 2, reg = k / 8 * 2;
-            const fragment &fa = *reinterpret_cast<const both *>(other[row % 8 * 4 + q])->a,
-                           &fb = *reinterpret_cast<const both *>(other[column % 8 * 4 + q])->b;
-            s.v[i] += half_to_float(static_cast<uint16_t>(fa.r[reg + row / 8] >> 16 * (k % 2))) *
-                      half_to_float(static_cast<uint16_t>(fb.r[reg + column / 8] >> 16 * (k % 2)));
+            const uint32_t q = k % 8 / 2, in_reg = k / 8 * 4 + k % 2;
+            s.v[i] += reinterpret_cast<const both *>(other[row % 8 * 4 + q])->a[in_reg + row / 8 * 2] *
+                      reinterpret_cast<const both *>(other[column % 8 * 4 + q])->b[in_reg + column / 8 * 2];
         }
     }
     bl_host_meet(0, BL_HOST_MMA);
@@ -166,16 +181,19 @@ BL_DEV void load_fragment(fragment &f, const uint32_t *tile, uint32_t pitch)
 BL_DEV void multiply(sums &s, const fragment &a, const fragment &b)
 {
     struct both {
-        const fragment *a, *b;
-    } own = {&a, &b};
+        float a[PART], b[PART];
+    } own;
     uint64_t other[BL_WARP];
+    for (uint32_t i = 0; i < PART; i++) {
+        own.a[i] = half_to_float(a.h[i]);
+        own.b[i] = half_to_float(b.h[i]);
+    }
     memcpy(other, bl_host_meet(reinterpret_cast<uintptr_t>(&own), BL_HOST_MMA), sizeof other);
     for (uint32_t i = 0; i < SUMS; i++)
         for (uint32_t k = 0; k < 16; k++) {
             const uint32_t part = k / PART * 16;
-            const both *at_row = reinterpret_cast<const both *>(other[part + sum_row(i)]),
-                       *at_column = reinterpret_cast<const both *>(other[part + sum_column(i)]);
-            s.v[i] += half_to_float(at_row->a->h[k % PART]) * half_to_float(at_column->b->h[k % PART]);
+            s.v[i] += reinterpret_cast<const both *>(other[part + sum_row(i)])->a[k % PART] *
+                      reinterpret_cast<const both *>(other[part + sum_column(i)])->b[k % PART];
         }
     bl_host_meet(0, BL_HOST_MMA);
 }

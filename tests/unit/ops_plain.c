@@ -347,6 +347,7 @@ const struct CMUnitTest ops_tests[] = {
     {"kv_store", ops_kv_store, NULL, NULL, NULL},
     {"attention", ops_attention, NULL, NULL, NULL},
     {"attention_long", ops_attention_long, NULL, NULL, NULL},
+    {"attention_many", ops_attention_many, NULL, NULL, NULL},
     {"attention_groups", ops_attention_groups, NULL, NULL, NULL},
     {"choose", ops_choose, NULL, NULL, NULL},
     {"choose_ties", ops_choose_ties, NULL, NULL, NULL},

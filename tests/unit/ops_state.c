@@ -72,15 +72,27 @@ struct attention_case {
     uint32_t heads, heads_kv, dk, dv, rows, window, n_tok, n_seq;
     uint32_t from[4];
     bool sinks, one_state, stores; /* stores: the step's own rows are written first */
+    float reach;                   /* queries are so large and their scale so small; 0: 1 */
 };
+
+/* Halves and the order of sums: much nearer than what bytes in place of floats cost. */
+static const double attention_bound = 2e-6;
+
+static void magnify(struct rig *r, bl_val v, float by)
+{
+    for (uint32_t i = 0; i < r->g.vals[v].ne[0] * r->g.vals[v].ne[1]; i++)
+        ((float *)r->data[v])[i] *= by;
+}
 
 static void attention(const struct attention_case *c)
 {
     struct rig r;
+    const float reach = c->reach != 0 ? c->reach : 1;
     const struct bl_attention_attr at = {c->heads, c->heads_kv, c->dk,
-                                         c->dv,    c->window,   1 / sqrtf((float)c->dk) * 2};
+                                         c->dv,    c->window,   2 / sqrtf((float)c->dk) / reach};
     const uint32_t n_k = c->heads_kv * c->dk, n_v = c->heads_kv * c->dv;
     ops_open(&r);
+    ops.within = fmin(ops.bound, attention_bound);
     const bl_val q = ops_input(&r, c->heads * c->dk, c->n_tok + 1);
     const bl_val new_k = ops_input(&r, n_k, c->n_tok + 1), new_v = ops_input(&r, n_v, c->n_tok + 1);
     bl_val k = ops_state(&r, c->k, n_k, c->rows, c->n_seq), v = k;
@@ -94,6 +106,7 @@ static void attention(const struct attention_case *c)
     bl_graph_attention(&r.g, q, k, v, sinks, &at);
     ops_deal(&r, c->n_tok, c->n_seq, c->from);
     ops_fill(&r);
+    magnify(&r, q, reach);
     ops_check(&r,
               "attention of %u/%u heads of %u/%u in %s/%s, %u rows, window %u, %u tokens of %u "
               "sequences from %u%s%s",
@@ -204,6 +217,29 @@ void ops_attention_long(void **state)
         attention(&cases[i]);
 }
 
+/* Blocks of many rows: heads that fill them, heads and tokens that do not, ends of rows and of
+ * lists within them. */
+void ops_attention_many(void **state)
+{
+    static const struct attention_case cases[] = {
+        {BL_F16, BL_F16, 16, 2, 64, 64, 200, 0, 70, 1, {120}, false, false, true, 0},
+        {BL_F16, BL_F16, 8, 1, 128, 128, 300, 0, 70, 2, {190, 0}, true, false, true, 0x1p40f},
+        {BL_F16, BL_F16, 4, 4, 80, 80, 129, 0, 66, 1, {63}, false, false, true, 0x1p-40f},
+        {BL_Q8_0, BL_Q8_0, 6, 3, 192, 128, 150, 0, 20, 1, {129}, false, false, true, 0},
+        {BL_F16, BL_F16, 6, 3, 192, 128, 150, 33, 40, 1, {60}, true, false, true, 0},
+        {BL_F16, BL_F16, 8, 2, 256, 256, 110, 70, 34, 3, {0, 63, 1000}, true, false, true, 0},
+        {BL_Q4_0, BL_Q8_0, 8, 1, 256, 256, 200, 0, 30, 2, {64, 127}, false, false, true, 0},
+        {BL_F16, BL_F16, 20, 1, 576, 512, 140, 0, 12, 2, {60, 100}, true, true, true, 0},
+        {BL_F16, BL_F16, 70, 1, 32, 48, 90, 0, 17, 2, {0, 66}, true, false, true, 0},
+        {BL_F16, BL_F16, 3, 3, 33, 20, 100, 5, 60, 2, {0, 30}, true, false, true, 0},
+        {BL_F16, BL_F16, 2, 2, 7, 1, 80, 0, 70, 1, {0}, false, false, true, 0},
+        {BL_F16, BL_F16, 9, 3, 100, 130, 300, 0, 9, 1, {255}, false, false, true, 0},
+    };
+    (void)state;
+    for (uint32_t i = 0; i < OPS_N(cases); i++)
+        attention(&cases[i]);
+}
+
 /* ---- ATTENTION_GROUPS ---- */
 
 struct groups_case {
@@ -246,6 +282,7 @@ static void attention_groups(const struct groups_case *c)
     const uint32_t n_k = c->heads_kv * c->dk;
     struct rig r;
     ops_open(&r);
+    ops.within = fmin(ops.bound, attention_bound);
     const bl_val q = ops_input(&r, c->heads * c->dk, c->n_tok), x = ops_input(&r, n_k, c->n_tok),
                  y = ops_input(&r, n_k, c->n_tok);
     struct bl_attention_vals v = {.q = q};
@@ -275,6 +312,8 @@ void ops_attention_groups(void **state)
         {BL_BF16, 6, 2, 32, 32, 40, 700, 3, 400, 0, 4, 2, {1, 1100}, false},
         {BL_Q8_0, 2, 1, 96, 64, 8, 20, 1, 600, 33, 8, 2, {30, 500}, true},
         {BL_Q4_0, 2, 1, 64, 64, 8, 80, 2, 300, 1, 70, 1, {300}, false},
+        {BL_F16, 20, 1, 512, 512, 70, 200, 4, 300, 90, 9, 2, {0, 900}, true},
+        {BL_Q8_0, 36, 2, 64, 64, 40, 200, 2, 300, 0, 30, 2, {290, 20}, true},
     };
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)

@@ -91,6 +91,10 @@ BL_DEV void sync(uint32_t line = __builtin_LINE())
 BL_DEV void keep_here(uint32_t &)
 {
 }
+BL_DEV uint32_t thread_here()
+{
+    return thread_x();
+}
 template <class T> BL_DEV T shuffle_of(T v, bl_host_meeting why, uint32_t from, uint32_t line)
 {
     uint64_t word = 0;
