@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Models on cards of CUDA and HIP against the same on the CPU, in float: one card, several, of both
- * kinds.
+ * kinds; natively as near to it as the recorded reference's.
  *
  *     test_simt_models LIBRARY|cuda|hip... [--one-of N]
  *                          emulated drivers, or those of this machine; one model of N */
+#include "native.h"
+
 #include "cards_rig.h"
 
 static uint32_t n_apart; /* models that are not as on the CPU */
@@ -42,6 +44,32 @@ static void models_are_as_on_the_cpu(void **state)
     n_apart = 0;
     each_model(compare_on_one);
     assert_int_equal(n_apart, 0);
+}
+
+/* Prompts in pieces that are many tokens. */
+static void natively_they_are_near(void **state)
+{
+    enum { N_EACH = 12 };
+    const struct bl_options exact = small();
+    struct bl_options native = exact;
+    (void)state;
+    native.exact = false;
+    for (uint32_t i = 0; i < BL_COUNT(native_models); i++) {
+        if (cards_leave_out())
+            continue;
+        struct bl_engine *one = opened(native_models[i], &exact);
+        fresh_cards();
+        struct bl_engine *e = on_cards(native_models[i], &native, 1, all_on_first, NULL);
+        float *want = prompt_logits(one, N_EACH), *got = prompt_logits(e, N_EACH);
+        assert_non_null(want);
+        assert_non_null(got);
+        near_enough(native_models[i], got, want, bl_engine_n_vocab(e));
+        free(want);
+        free(got);
+        bl_close(one);
+        bl_close(e);
+    }
+    fresh_cards();
 }
 
 static void any_plan_is_as_on_the_cpu(void **state)
@@ -120,9 +148,9 @@ static void a_step_is_one_replay(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_is_one_replay),
-                                       cmocka_unit_test(any_plan_is_as_on_the_cpu),
-                                       cmocka_unit_test(models_are_as_on_the_cpu)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_is_one_replay), cmocka_unit_test(any_plan_is_as_on_the_cpu),
+        cmocka_unit_test(natively_they_are_near), cmocka_unit_test(models_are_as_on_the_cpu)};
 
     if (!cards_load(argc, argv))
         return 2;
