@@ -198,19 +198,19 @@ void ops_attention(void **state)
 void ops_attention_long(void **state)
 {
     static const struct attention_case cases[] = {
-        {BL_F16, BL_F16, 4, 2, 64, 64, 513, 0, 1, 1, {512}, false, false, true},
-        {BL_F16, BL_Q8_0, 4, 2, 64, 64, 600, 0, 8, 4, {0, 255, 511, 590}, true, false, true},
-        {BL_Q8_0, BL_Q4_0, 8, 1, 128, 128, 2100, 0, 4, 3, {1, 1200, 2090}, true, false, false},
-        {BL_F32, BL_F32, 16, 1, 576, 512, 1030, 0, 5, 2, {300, 1020}, false, true, true},
-        {BL_F16, BL_F16, 2, 1, 32, 32, 9000, 0, 3, 2, {8000, 20}, true, false, false},
-        {BL_F16, BL_F16, 4, 4, 64, 64, 700, 600, 6, 3, {0, 650, 100000}, true, false, true},
-        {BL_F16, BL_F16, 2, 2, 64, 64, 2000, 0, 64, 2, {1900, 700}, true, false, true},
-        {BL_F16, BL_F16, 4, 2, 64, 64, 700, 0, 9, 1, {690}, true, false, true},
-        {BL_F16, BL_F16, 1, 1, 32, 32, 17400, 0, 9, 1, {17380}, true, false, true},
-        {BL_F16, BL_F16, 1, 1, 576, 512, 5800, 0, 9, 1, {5700}, false, true, true},
-        {BL_F16, BL_F16, 1, 1, 32, 32, 40000, 0, 9, 1, {39000}, true, false, true},
-        {BL_F16, BL_F16, 1, 1, 576, 512, 7000, 0, 9, 1, {6900}, false, true, true},
-        {BL_F16, BL_F16, 3, 1, 32, 32, 20000, 0, 12, 3, {19000, 5, 700}, true, false, true},
+        {BL_F16, BL_F16, 4, 2, 64, 64, 513, 0, 1, 1, {512}, false, false, true, 0},
+        {BL_F16, BL_Q8_0, 4, 2, 64, 64, 600, 0, 8, 4, {0, 255, 511, 590}, true, false, true, 0},
+        {BL_Q8_0, BL_Q4_0, 8, 1, 128, 128, 2100, 0, 4, 3, {1, 1200, 2090}, true, false, false, 0},
+        {BL_F32, BL_F32, 16, 1, 576, 512, 1030, 0, 5, 2, {300, 1020}, false, true, true, 0},
+        {BL_F16, BL_F16, 2, 1, 32, 32, 9000, 0, 3, 2, {8000, 20}, true, false, false, 0},
+        {BL_F16, BL_F16, 4, 4, 64, 64, 700, 600, 6, 3, {0, 650, 100000}, true, false, true, 0},
+        {BL_F16, BL_F16, 2, 2, 64, 64, 2000, 0, 64, 2, {1900, 700}, true, false, true, 0},
+        {BL_F16, BL_F16, 4, 2, 64, 64, 700, 0, 9, 1, {690}, true, false, true, 0},
+        {BL_F16, BL_F16, 1, 1, 32, 32, 17400, 0, 9, 1, {17380}, true, false, true, 0},
+        {BL_F16, BL_F16, 1, 1, 576, 512, 5800, 0, 9, 1, {5700}, false, true, true, 0},
+        {BL_F16, BL_F16, 1, 1, 32, 32, 40000, 0, 9, 1, {39000}, true, false, true, 0},
+        {BL_F16, BL_F16, 1, 1, 576, 512, 7000, 0, 9, 1, {6900}, false, true, true, 0},
+        {BL_F16, BL_F16, 3, 1, 32, 32, 20000, 0, 12, 3, {19000, 5, 700}, true, false, true, 0},
     };
     (void)state;
     for (uint32_t i = 0; i < OPS_N(cases); i++)
