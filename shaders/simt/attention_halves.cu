@@ -260,7 +260,7 @@ BL_DEV void score_keys(halves_work<S> &s, const struct bl_simt_args &p, uint32_t
     put_scores(s, own);
 }
 
-/* The first slice of values is b, the first of the next keys then. */
+/* The first slice of values is b, the first of the next keys then. Weights are there once the first is. */
 template <class S>
 BL_DEV void add_values(halves_work<S> &s, const struct bl_simt_args &p, uint32_t turn, bool more, brought<S> &b,
                        share<S, SLICE> (&acc)[S::SLICES])
@@ -323,7 +323,6 @@ BL_DEV void attend_all(halves_work<S> &s, const struct bl_simt_args &p, const bl
             find_rows(s.key[turn ^ 1], s.value[turn ^ 1], p, j, at.g, at.from + S::KEYS, least(S::KEYS, left - S::KEYS));
         sync();
         soften<S>(s, p, j, at.g, at.from, least(S::KEYS, left), most, sum);
-        sync();
         add_values<S>(s, p, turn, more, b, acc);
         at.from += S::KEYS;
     }
