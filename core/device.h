@@ -11,6 +11,7 @@
 #define BL_DEVICE_H
 
 #include "graph.h"
+#include "stop.h"
 
 #include <stdatomic.h>
 
@@ -80,7 +81,8 @@ struct bl_device_ops {
                                     const struct bl_mem *scratch, const struct bl_mem *params, struct bl_segment **out);
     enum bl_status (*segment_run)(struct bl_stream *, struct bl_segment *);
     void (*segment_free)(struct bl_segment *);
-    /* Watching; each may be NULL. progress: commands enqueued so far and done so far, a failed stream's too. cancel: what
+    /* Watching; each may be NULL. progress: commands enqueued so far and done so far; of a failed
+     * stream those that the driver got, and once it is idle all of them. cancel: what
      * has not begun is skipped, waiting ends, and the stream has failed with BL_ECANCELLED. trace: into the log from the
      * next command on, NULL: no more; only while the stream is idle. patience: with a queue that is full, at first without
      * end; beyond it what enqueues gives BL_ETIMEDOUT, has enqueued nothing and may be asked again. */
@@ -123,6 +125,7 @@ struct bl_device {
     uint64_t nodes;          /* cpu: memory nodes that its blocks are put on, a bit each; 0: any */
     uint16_t number;         /* in the machine, as it was configured */
     struct bl_caps caps;
+    const struct bl_stop *stop; /* what computes here ends early when this says so; NULL: never */
     struct bl_pins *pins;    /* the host: what drivers hold down of its blocks (backends/pins.h); NULL: they hold none */
 };
 static inline const struct bl_device_ops *bl_point_ops(struct bl_point p)

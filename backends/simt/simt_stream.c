@@ -263,14 +263,23 @@ enum bl_status bl_simt_segment_run(struct bl_stream *s, struct bl_segment *segme
 
 /* ---- watching ---- */
 
-/* Of the points that are over, the newest says how much that was. */
+static bool is_idle(const struct bl_stream *s)
+{
+    const struct bl_simt_device *d = device_of(s);
+
+    return bl_counter_get(&s->stage.done) == s->stage.n_posted &&
+           (bl_simt_use(d) || d->fn->stream_query(d->driver, s->handle) != BL_SIMT_NOT_READY);
+}
+
+/* Of the points that are over, the newest says how much that was. A failed stream's are not known:
+ * then all or nothing. */
 void bl_simt_progress(const struct bl_stream *s, uint32_t *enqueued, uint32_t *done)
 {
     struct bl_stream *self = (struct bl_stream *)(uintptr_t)s;
     const uint32_t oldest = s->signals > BL_SIMT_RING ? s->signals - BL_SIMT_RING : 0;
 
     *enqueued = s->n_enqueued;
-    *done = 0;
+    *done = status_of(s) && is_idle(s) ? s->n_enqueued : 0;
     for (uint32_t v = s->signals; v > oldest && !*done; v--)
         if (is_over(self, v) && is_known(s, v))
             *done = s->before[v % BL_SIMT_RING];
@@ -280,7 +289,7 @@ void bl_simt_progress(const struct bl_stream *s, uint32_t *enqueued, uint32_t *d
 void bl_simt_cancel(struct bl_stream *s)
 {
     bl_simt_failed(s, bl_fail(BL_ECANCELLED, "%s: cancelled", s->dev->name));
-    atomic_store(&s->closing, true);
+    bl_gate_cancel(&s->gate);
 }
 
 void bl_simt_patience(struct bl_stream *s, uint64_t ns)
@@ -316,9 +325,9 @@ static bool becomes_idle(struct bl_stream *s)
 
     while (d->fn->stream_query(d->driver, s->handle) == BL_SIMT_NOT_READY) {
         if (bl_now_ns() - since > grace_ns) {
-            if (status_of(s) && atomic_load(&s->closing))
+            if (status_of(s) && bl_gate_is_cancelled(&s->gate))
                 return false;
-            atomic_store(&s->closing, true);
+            bl_gate_cancel(&s->gate);
             since = bl_now_ns();
         }
         nanosleep(&(struct timespec){.tv_nsec = nap_ns}, NULL);
@@ -349,7 +358,7 @@ void bl_simt_stream_close(struct bl_stream *s)
     struct bl_simt_device *d = device_of(s);
     const bool alive = s->handle && !atomic_load(&d->lost) && !bl_simt_use(d);
     const bool idle = alive && becomes_idle(s);
-    bl_simt_gate_close(s);
+    bl_gate_close(&s->gate);
     if (idle)
         give_back(s);
     else if (alive)

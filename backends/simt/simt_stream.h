@@ -13,6 +13,7 @@
 #ifndef BL_SIMT_STREAM_H
 #define BL_SIMT_STREAM_H
 
+#include "gate.h"
 #include "pins.h"
 #include "simt.h"
 #include "thread.h"
@@ -21,14 +22,8 @@
 
 enum {
     BL_SIMT_RING = 256,  /* points in flight */
-    BL_SIMT_GATES = 64,  /* waits in flight for devices of another kind */
     BL_SIMT_STAGES = 64, /* pieces in flight of copies with memory that the card does not reach */
     BL_SIMT_LINE = 160
-};
-struct bl_simt_gate {
-    const struct bl_device_ops *ops;
-    struct bl_point point;
-    uint64_t count;          /* counted to once the point is reached; 0: the thread ends */
 };
 struct bl_simt_hold {        /* of a block of the host's, or a window of it */
     struct bl_pins *of;
@@ -62,12 +57,8 @@ struct bl_stream {
     _Atomic uint32_t reached;/* highest that is known of */
     uint32_t n_enqueued;
     uint64_t patience_ns;
-    /* gate */
-    pthread_t thread;
-    bool has_thread;
-    struct bl_simt_gate gate[BL_SIMT_GATES];
-    struct bl_counter posted, passed;
-    uint32_t n_posted;
+    /* waits for devices of another kind */
+    struct bl_gate gate;
     uint64_t n_counted;
     _Atomic uint64_t *number; /* pinned */
     uint64_t number_addr;
@@ -77,7 +68,6 @@ struct bl_stream {
     struct bl_simt_stage stage;
     struct bl_simt_times times;
     /* first failure; msg is written before status */
-    _Atomic bool closing;
     _Atomic int failing, status;
     char msg[BL_SIMT_LINE];
 };
@@ -113,7 +103,6 @@ void bl_simt_count_command(struct bl_stream *);
 
 /* simt_gate.c */
 enum bl_status bl_simt_gate_pass(struct bl_stream *, const struct bl_device_ops *, struct bl_point);
-void bl_simt_gate_close(struct bl_stream *); /* lets through what still waits, ends the thread */
 
 /* simt_host.c */
 /* Whether copies can be with the block as it lies, which is tried when it is first met; *bytes from off on: how many of

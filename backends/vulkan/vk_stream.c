@@ -270,11 +270,11 @@ static enum bl_status stream_wait(struct bl_stream *s, struct bl_point p)
     if (other->poll(p) && !other->join(p, 0))
         return BL_OK;
     BL_TRY(still_good(s));
-    BL_TRY(bl_vk_gate_open(s, s->patience_ns ? s->patience_ns : UINT64_MAX));
+    BL_TRY(bl_vk_gate_open(s));
     BL_TRY(flush(s));
-    const struct bl_vk_gate g = {other, p, s->last + 1, bl_vk_trace_next(&s->trace, false)};
-    bl_vk_gate_post(s, &g);
-    s->last = g.value;
+    const struct bl_gate_wait w = {p, s->last + 1, bl_vk_trace_next(&s->trace, false)};
+    bl_gate_post(&s->gate, &w);
+    s->last = w.value;
     s->n_enqueued++;
     set_mark(s);
     return BL_OK;
@@ -343,13 +343,17 @@ static void stream_patience(struct bl_stream *s, uint64_t ns)
     s->patience_ns = ns;
 }
 
-/* Of what the line has passed, the newest mark says how much that was. */
+/* Of what the line has passed, the newest mark says how much that was. What a failed stream has
+ * gathered is never handed over. */
 static void stream_progress(const struct bl_stream *s, uint32_t *enqueued, uint32_t *done)
 {
     const uint64_t now = reached(s);
     const uint32_t oldest = s->n_marks > BL_VK_MARKS ? s->n_marks - BL_VK_MARKS : 0;
+    const bool failed = atomic_load_explicit(&s->status, memory_order_acquire);
 
-    *enqueued = s->n_enqueued;
+    *enqueued = !failed      ? s->n_enqueued
+                : s->n_marks ? s->mark[(s->n_marks - 1) % BL_VK_MARKS].enqueued
+                             : 0;
     *done = 0;
     for (uint32_t i = s->n_marks; i-- > oldest;)
         if (s->mark[i % BL_VK_MARKS].value <= now) {
@@ -362,7 +366,7 @@ static void stream_progress(const struct bl_stream *s, uint32_t *enqueued, uint3
 static void stream_cancel(struct bl_stream *s)
 {
     bl_vk_stream_failed(s, bl_fail(BL_ECANCELLED, "%s: cancelled", s->dev->name));
-    atomic_store(&s->closing, true);
+    bl_gate_cancel(&s->gate);
 }
 
 /* ---- opening and closing ---- */
@@ -398,8 +402,7 @@ static void stream_close(struct bl_stream *s)
     struct bl_vk_device *d = bl_vk_stream_device(s);
     if (s->line && !bl_vk_stream_status(s))
         (void)flush(s);
-    atomic_store(&s->closing, true);
-    bl_vk_gate_close(s);
+    bl_gate_close(&s->gate);
     pthread_mutex_lock(&d->turn);
     (void)d->vk.DeviceWaitIdle(d->dev);
     pthread_mutex_unlock(&d->turn);

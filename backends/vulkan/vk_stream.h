@@ -3,7 +3,7 @@
  *
  * Purpose   commands are gathered and handed over in vk_stream.c, waits for other devices are in vk_gate.c, the host's memory
  *           as buffers in vk_window.c.
- * Ownership a stream owns its semaphore, command buffers, thread and imported windows.
+ * Ownership a stream owns its semaphore, command buffers, gate and imported windows.
  * Units     nanoseconds, bytes.
  * Errors    the first failure of a stream stays, with its line.
  * Threads   the gate's thread counts the line on and may fail the stream; everything else is the stream's one producer.
@@ -11,24 +11,18 @@
 #ifndef BL_VK_STREAM_H
 #define BL_VK_STREAM_H
 
+#include "gate.h"
 #include "thread.h"
 #include "vk_device.h"
 
 enum {
     BL_VK_RING = 64,   /* command buffers of copies in flight */
     BL_VK_BATCH = 64,  /* command buffers of a submission */
-    BL_VK_GATES = 64,  /* waits in flight */
     BL_VK_MARKS = 128, /* values of which it is known what was enqueued before */
     BL_VK_LINE_BYTES = 160,
     BL_VK_SLICE_NS = 50000000 /* between looks at whether there is still sense in waiting */
 };
 
-struct bl_vk_gate {
-    const struct bl_device_ops *ops;
-    struct bl_point point;
-    uint64_t value; /* counted to once the point is reached; 0: the thread ends */
-    uint32_t mark;  /* of the trace */
-};
 struct bl_vk_imported {
     const void *host;
     size_t bytes;
@@ -55,12 +49,7 @@ struct bl_stream {
     uint32_t n_imports, cap_imports;
     struct bl_vk_trace trace;
     uint64_t patience_ns; /* with command buffers that do not become free; 0: without end */
-    pthread_t thread;
-    bool has_thread;
-    struct bl_vk_gate gate[BL_VK_GATES];
-    struct bl_counter posted, passed;
-    uint32_t n_posted;
-    _Atomic bool closing;
+    struct bl_gate gate;  /* marks of its waits are the trace's */
     _Atomic int status; /* first failure; msg is written before */
     char msg[BL_VK_LINE_BYTES];
 };
@@ -77,12 +66,9 @@ enum bl_status bl_vk_stream_failed(struct bl_stream *, enum bl_status);
 enum bl_status bl_vk_stream_check(struct bl_stream *, VkResult, const char *what);
 VkResult bl_vk_wait_value(struct bl_stream *, uint64_t value, uint64_t timeout_ns);
 
-/* ---- vk_gate.c: a thread that waits for other devices ---- */
+/* ---- vk_gate.c ---- */
 
-/* Room for one more wait, which is then posted. */
-enum bl_status bl_vk_gate_open(struct bl_stream *, uint64_t patience_ns);
-void bl_vk_gate_post(struct bl_stream *, const struct bl_vk_gate *);
-void bl_vk_gate_close(struct bl_stream *); /* when closing is set; what was posted is let through */
+enum bl_status bl_vk_gate_open(struct bl_stream *); /* room for one more wait */
 
 /* ---- vk_window.c: blocks as buffers ---- */
 
