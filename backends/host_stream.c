@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "host_stream.h"
 
+#include "blame.h"
 #include "mem.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@ enum {
 
 static void fail_stream(struct bl_stream *s, enum bl_status status)
 {
-    snprintf(s->msg, sizeof s->msg, "%s: %s", s->dev->name, bl_error());
+    (void)bl_blame(status, s->dev->name);
+    snprintf(s->msg, sizeof s->msg, "%s", bl_error());
     atomic_store_explicit(&s->status, status, memory_order_release);
 }
 
@@ -27,7 +29,7 @@ static void fill_words(void *dst, uint32_t word, size_t bytes)
         w[i] = word;
 }
 
-static bool is_cancelled(const struct bl_stream *s)
+bool bl_stream_is_cancelled(const struct bl_stream *s)
 {
     return bl_counter_get(&s->cancelled) > 0;
 }
@@ -39,7 +41,7 @@ static enum bl_status wait_for(const struct bl_stream *s, struct bl_point p)
 
     do
         st = bl_point_ops(p)->join(p, CANCEL_NS);
-    while (st == BL_ETIMEDOUT && !is_cancelled(s));
+    while (st == BL_ETIMEDOUT && !bl_stream_is_cancelled(s));
     return st;
 }
 
@@ -92,12 +94,12 @@ static void execute(struct bl_stream *s, const struct bl_command *c, uint32_t nu
     enum bl_status st = BL_OK;
 
     if (!atomic_load_explicit(&s->status, memory_order_relaxed)) {
-        if (is_cancelled(s))
+        if (bl_stream_is_cancelled(s))
             st = bl_fail(BL_ECANCELLED, "cancelled");
         else
             st = s->log || s->work->settle ? do_timed(s, c) : do_work(s, c);
         if (st)
-            fail_stream(s, is_cancelled(s) ? BL_ECANCELLED : st);
+            fail_stream(s, bl_stream_is_cancelled(s) ? BL_ECANCELLED : st);
     }
     if (c->kind == BL_COMMAND_SIGNAL)
         bl_counter_set(&s->reached, c->signal);

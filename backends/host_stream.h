@@ -91,6 +91,7 @@ enum bl_status bl_stream_join(struct bl_point, uint64_t timeout_ns);
 enum bl_status bl_stream_run(struct bl_stream *, struct bl_segment *);
 void bl_stream_progress(const struct bl_stream *, uint32_t *enqueued, uint32_t *done);
 void bl_stream_cancel(struct bl_stream *);
+bool bl_stream_is_cancelled(const struct bl_stream *);
 void bl_stream_trace(struct bl_stream *, struct bl_lapse_log *);
 void bl_stream_patience(struct bl_stream *, uint64_t ns);
 

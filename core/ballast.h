@@ -260,7 +260,11 @@ struct bl_options {                      /* zeroed = choose everything */
     const char *expert_policy;           /* of slots: "off", "fixed", "lru"; NULL: as the plan says */
     void (*progress)(void *arg, const struct bl_progress *);
     void *progress_arg;
-    bool (*stop)(void *progress_arg);    /* asked while weights are read; true: BL_ECANCELLED. NULL: they all are */
+    /* Asked many times a second while weights are read and while bl_decode computes, then by any of its threads; true:
+     * they end with BL_ECANCELLED, and the engine can go on. So a handler of signals sets a flag, which this reads. NULL:
+     * everything runs to its end. */
+    bool (*stop)(void *stop_arg);
+    void *stop_arg;
 };
 /* BL_ENOFIT: needs more memory than there is, message says how much; nothing was allocated. BL_EINVAL: a plan file for
  * another model or machine, with what differs. */
@@ -334,7 +338,8 @@ struct bl_batch {                        /* any mix of sequences; tokens of one 
     const uint8_t *want_logits;          /* NULL = last token of each session only */
 };
 /* One step over at most batch_tokens tokens, cut into physical batches. On failure no session has advanced
- * beyond the last whole physical batch. BL_EINVAL: id out of range; BL_ELIMIT: context full. */
+ * beyond the last whole physical batch. BL_EINVAL: id out of range; BL_ELIMIT: context full, or state that a step which
+ * failed wrote over: rewind; BL_ECANCELLED: bl_options.stop said so. */
 enum bl_status bl_decode(struct bl_engine *, const struct bl_batch *);
 /* Row of batch entry i of the last bl_decode, n_vocab floats; borrowed until the next; NULL if not asked for. */
 const float *bl_logits(const struct bl_engine *, uint32_t i);

@@ -6,6 +6,7 @@
 #include "take.h"
 #include "vocab.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- memory ---- */
@@ -53,6 +54,7 @@ static enum bl_status settle_device(struct bl_engine *e, uint16_t d)
     const struct bl_block_bytes *b = &e->blocks[d];
 
     p->dev = e->parts.device[d];
+    p->dev->stop = &e->stop;
     BL_TRY(p->dev->ops->stream_open(p->dev, &p->stream));
     BL_TRY(take(e, d, BL_MEM_COMPUTE, b->compute - b->scratch, &p->arena));
     BL_TRY(take(e, d, BL_MEM_COMPUTE, b->scratch, &p->scratch));
@@ -114,9 +116,37 @@ void bl_engine_parts_finish(struct bl_engine_parts *p)
 /* The host's last: streams of others may still be waiting for it. */
 static void close_streams(struct bl_engine *e)
 {
-    for (uint32_t d = e->parts.machine.n_devices; e->place && d-- > 0;)
+    for (uint32_t d = e->parts.machine.n_devices; e->place && d-- > 0;) {
         if (e->place[d].stream)
             e->place[d].dev->ops->stream_close(e->place[d].stream);
+        e->place[d].stream = e->place[d].beside = NULL;
+    }
+    bl_stage_close_streams(&e->stage);
+}
+
+static enum bl_status open_streams(struct bl_engine *e)
+{
+    BL_TRY(bl_stage_open_streams(&e->stage));
+    for (uint16_t d = 0; d < e->parts.machine.n_devices; d++) {
+        struct bl_place *p = &e->place[d];
+        bl_stage_settle(&e->stage, d, p);
+        if (p->dev)
+            BL_TRY(p->dev->ops->stream_open(p->dev, &p->stream));
+    }
+    return BL_OK;
+}
+
+/* The line of what stopped the step stays. */
+void bl_engine_renew(struct bl_engine *e)
+{
+    char why[256];
+
+    snprintf(why, sizeof why, "%s", bl_error());
+    close_streams(e);
+    if (e->sched.trace)
+        e->sched.trace->lent = false;
+    e->broken = open_streams(e) != BL_OK;
+    (void)bl_fail(BL_ECANCELLED, "%s", why);
 }
 
 static void free_blocks(struct bl_engine *e)
@@ -134,7 +164,9 @@ static void free_blocks(struct bl_engine *e)
 static void give_back(struct bl_engine *e)
 {
     close_streams(e);
-    bl_stage_close_streams(&e->stage);
+    for (uint32_t d = 0; e->place && d < e->parts.machine.n_devices; d++)
+        if (e->place[d].dev)
+            e->place[d].dev->stop = NULL;
     for (uint32_t i = 0; i < BL_PROGRAM_CAP; i++)
         if (e->kept[i].program) {
             bl_program_finish(e->kept[i].program);
@@ -190,6 +222,7 @@ enum bl_status bl_engine_create(struct bl_engine **out, struct bl_engine_parts *
     }
     e->parts = *parts;
     const uint64_t usual_s = e->parts.machine.n_devices > 1 ? 120 : 3600;
+    e->stop = (struct bl_stop){opt->stop, opt->stop_arg};
     e->patience_ns = (opt->watchdog_s ? opt->watchdog_s : usual_s) * 1000000000u;
     *parts = (struct bl_engine_parts){0};
     bl_plan_print(&e->parts.plan, e->parts.model, &e->parts.machine, say, NULL);

@@ -44,6 +44,8 @@ struct bl_engine {
     struct bl_stage stage;
     struct bl_mem params, output;    /* on the host */
     struct bl_sched sched;
+    struct bl_stop stop;             /* what loads and computes asks */
+    bool broken;                     /* streams are missing: it was stopped, and they could not be opened anew */
     uint64_t patience_ns;            /* with a step in which nothing gets done */
     struct bl_kept_program kept[BL_PROGRAM_CAP];
     uint64_t n_steps;                /* clock of last_used */
@@ -60,5 +62,8 @@ struct bl_session {
 };
 /* The program for a shape, from the kept ones or made now. Borrowed until the next call. */
 enum bl_status bl_engine_program(struct bl_engine *, const struct bl_shape *, const struct bl_program **out);
+
+/* After a step that was stopped: streams of its kind stay failed, others take their place. */
+void bl_engine_renew(struct bl_engine *);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "residency.h"
 
+#include "blame.h"
+
 #include "mem.h"
 #include "take.h"
 #include "thread.h"
@@ -82,7 +84,7 @@ static enum bl_status copy_part(const struct bl_residency *r, struct bl_slot_blo
 
 static enum bl_status name_slots(enum bl_status st, const struct bl_device *dev)
 {
-    return bl_fail_in(st, "experts on their way to slots of %s", dev->name);
+    return bl_blame_at(st, dev->name, "experts on their way to its slots");
 }
 
 static enum bl_status start(struct bl_residency *r, const struct bl_expert_move *mv)
@@ -257,7 +259,7 @@ static enum bl_status give_up(const struct bl_residency *r, struct bl_slot_block
         b->dev->ops->cancel(b->stream);
     return bl_fail(BL_ETIMEDOUT,
                    "%s has finished nothing for %.1f s; it is stuck in copy %u of %u for its "
-                   "slots, of expert %u of layer %u",
+                   "slots, of expert %u of layer %u" BL_STUCK_ADVICE,
                    b->dev->name, (double)r->patience_ns * 1e-9,
                    done < b->n_copies ? done + 1 : b->n_copies, b->n_copies, b->moving[i].in,
                    r->experts.set[b->moving[i].set].layer);

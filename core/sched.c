@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "sched.h"
 
+#include "blame.h"
 #include "sched_watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
-#define GRACE_NS 2000000000u /* for cancelled streams to end */
+#define GRACE_NS 2000000000u /* for streams that are given up to end */
+#define LOOK_NS 50000000u    /* between looks at whether there is still sense in waiting */
+#define NAP_NS 1000000
 
 struct run {
     struct bl_sched *sched;
@@ -14,6 +18,7 @@ struct run {
     struct bl_place *place;
     const struct bl_step_io *io;
     uint64_t timeout_ns;
+    bool calming; /* failed before: who does not move is not told any more */
 };
 
 static enum bl_status grow(void **table, uint32_t *cap, uint32_t n, size_t item)
@@ -49,12 +54,23 @@ void bl_sched_finish(struct bl_sched *s)
 
 /* ---- enqueueing ---- */
 
-/* In slices, so that what devices finish meanwhile counts. */
+/* In slices, so that what devices finish meanwhile counts, and that it can be stopped. */
+static uint64_t slice_ns(const struct run *r)
+{
+    const uint64_t part = r->timeout_ns / 4 + 1;
+    return part < LOOK_NS ? part : LOOK_NS;
+}
+
+static bool is_stopped(const struct run *r)
+{
+    return !r->calming && bl_stop_asked(r->io->stop);
+}
+
 static enum bl_status pick(const struct run *r, uint32_t sending)
 {
     const struct bl_point known = r->sched->point[r->program->sending[sending].signal];
 
-    BL_TRY(bl_point_ops(known)->join(known, r->timeout_ns / 4 + 1));
+    BL_TRY(bl_point_ops(known)->join(known, slice_ns(r)));
     bl_stage_pick(r->io->stage, sending, &r->place[0].arena);
     return BL_OK;
 }
@@ -90,11 +106,14 @@ static enum bl_status enqueue_step(const struct run *r, const struct bl_step *st
 /* While a queue is full and something is still being done, it is asked again. */
 static enum bl_status check_full(const struct run *r, enum bl_status st, bool *again)
 {
-    *again = st == BL_ETIMEDOUT;
-    if (!*again || !bl_watch_stalled(r->sched, r->program, r->place, r->timeout_ns))
-        return st;
     *again = false;
-    return bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
+    if (st != BL_ETIMEDOUT)
+        return st;
+    if (is_stopped(r))
+        return bl_fail(BL_ECANCELLED, "stopped during a step");
+    *again = !bl_watch_stalled(r->sched, r->program, r->place, r->timeout_ns);
+    return *again || r->calming ? st
+                                : bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
 }
 
 static enum bl_status enqueue(const struct run *r, uint32_t i)
@@ -104,6 +123,8 @@ static enum bl_status enqueue(const struct run *r, uint32_t i)
     enum bl_status st;
     bool again;
 
+    if (is_stopped(r))
+        return bl_fail(BL_ECANCELLED, "stopped during a step");
     do
         st = check_full(r, enqueue_step(r, step), &again);
     while (again);
@@ -163,18 +184,16 @@ static enum bl_status signal_end(const struct run *r, const struct bl_place *at,
     return st;
 }
 
-/* In slices, so that what others finish meanwhile counts. */
 static enum bl_status join_stream(const struct run *r, const struct bl_place *at,
                                   struct bl_stream *stream)
 {
-    const uint64_t slice = r->timeout_ns / 4 + 1;
     struct bl_point end;
     enum bl_status st;
     bool again;
 
     BL_TRY(signal_end(r, at, stream, &end));
     do
-        st = check_full(r, at->dev->ops->join(end, slice), &again);
+        st = check_full(r, at->dev->ops->join(end, slice_ns(r)), &again);
     while (again);
     return st;
 }
@@ -194,14 +213,6 @@ static enum bl_status join_one(const struct run *r, const struct bl_place *at)
     return st == BL_ETIMEDOUT ? st : bl_fail(beside, "%s", why);
 }
 
-/* Streams mostly say themselves whose they are. */
-static enum bl_status name_device(enum bl_status st, const char *name)
-{
-    return st == BL_ETIMEDOUT || !strncmp(bl_error(), name, strlen(name))
-               ? st
-               : bl_fail_in(st, "%s", name);
-}
-
 static enum bl_status join_all(const struct run *r)
 {
     enum bl_status first = BL_OK;
@@ -211,7 +222,7 @@ static enum bl_status join_all(const struct run *r)
             continue;
         const enum bl_status st = join_one(r, &r->place[d]);
         if (st && !first)
-            first = name_device(st, r->place[d].dev->name);
+            first = st == BL_ETIMEDOUT ? st : bl_blame(st, r->place[d].dev->name);
         if (st == BL_ETIMEDOUT)
             break;
     }
@@ -219,16 +230,25 @@ static enum bl_status join_all(const struct run *r)
 }
 
 /* After a failure the devices still finish what they were given or give it up, so that memory is
- * quiet on return. */
-static void calm(const struct run *r, bool cancelled)
+ * quiet on return. One that was stuck gets no more than a grace. */
+static bool calm(const struct run *r, enum bl_status why)
 {
-    struct run grace = *r;
+    struct run last = *r;
 
-    if (cancelled) {
-        grace.timeout_ns = GRACE_NS;
-        bl_watch_begin(r->sched, r->program, r->place, GRACE_NS);
+    last.calming = true;
+    if (why == BL_ETIMEDOUT)
+        last.timeout_ns = GRACE_NS;
+    if (why == BL_ECANCELLED)
+        bl_watch_cancel(r->program, r->place);
+    if (why == BL_ETIMEDOUT || why == BL_ECANCELLED)
+        bl_watch_begin(r->sched, r->program, r->place, last.timeout_ns);
+    (void)join_all(&last);
+    while (why == BL_ECANCELLED && bl_watch_is_busy(r->program, r->place)) {
+        if (bl_watch_stalled(r->sched, r->program, r->place, last.timeout_ns))
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
-    (void)join_all(&grace);
+    return true;
 }
 
 static enum bl_status run_all(const struct run *r)
@@ -246,14 +266,16 @@ static enum bl_status run_all(const struct run *r)
         return BL_OK;
     char why[256];
     snprintf(why, sizeof why, "%s", bl_error());
-    calm(r, st == BL_ETIMEDOUT);
-    return bl_fail(st, "%s", why);
+    const bool quiet = calm(r, st);
+    return quiet || st != BL_ECANCELLED
+               ? bl_fail(st, "%s", why)
+               : bl_fail(BL_ETIMEDOUT, "%s, but a device goes on with what it was given", why);
 }
 
 enum bl_status bl_sched_run(struct bl_sched *s, const struct bl_program *p, struct bl_place *place,
                             const struct bl_step_io *io, uint64_t timeout_ns)
 {
-    const struct run r = {s, p, place, io, timeout_ns};
+    const struct run r = {s, p, place, io, timeout_ns, false};
 
     BL_TRY(reserve(s, p));
     const struct bl_trace_step step = {io->params_bytes, io->out_bytes, s->n_commands, io->stage};

@@ -7,7 +7,7 @@
  * Units     bytes, nanoseconds.
  * Errors    the first enqueue failure, or the sticky error of a stream. BL_ETIMEDOUT: for the time given no device has
  *           finished anything; names the device and its step, and where the others stand goes to the log. All streams are
- *           cancelled then.
+ *           cancelled then. BL_ECANCELLED: the step was asked to stop; streams are cancelled, and all is quiet.
  * Threads   submitting thread.
  */
 #ifndef BL_SCHED_H
@@ -32,6 +32,7 @@ struct bl_step_io {
     const struct bl_mem *out;    /* host memory for the result; bytes 0: not wanted */
     size_t out_off, out_bytes;
     struct bl_stage *stage;      /* of experts that are sent; NULL: the program sends none */
+    const struct bl_stop *stop;  /* NULL: the step is not asked to end */
 };
 enum bl_status bl_sched_run(struct bl_sched *, const struct bl_program *, struct bl_place *, const struct bl_step_io *,
                             uint64_t timeout_ns);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "sched_watch.h"
 
+#include "blame.h"
 #include "log.h"
 #include "thread.h"
 
 #include <stdio.h>
+
+#define PATIENCE_NS 50000000u /* with a full queue, between looks at the others */
 
 /* ---- progress ---- */
 
@@ -70,13 +73,25 @@ void bl_watch_begin(struct bl_sched *s, const struct bl_program *p, const struct
             continue;
         counts(dev, stream, &s->before[i], &done);
         if (dev->ops->patience)
-            dev->ops->patience(stream, timeout_ns / 4 + 1);
+            dev->ops->patience(stream,
+                               timeout_ns / 4 < PATIENCE_NS ? timeout_ns / 4 + 1 : PATIENCE_NS);
     }
     for (uint32_t i = 0; i < p->n_signals; i++)
         s->point[i] = (struct bl_point){0};
     memset(s->n_commands, 0, p->n_steps * sizeof *s->n_commands);
     s->moved_ns = bl_now_ns();
     s->done = UINT32_MAX;
+}
+
+bool bl_watch_is_busy(const struct bl_program *p, const struct bl_place *place)
+{
+    for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
+        uint32_t enqueued, done;
+        counts(place[i % p->n_devices].dev, stream_at(p, place, i), &enqueued, &done);
+        if (enqueued != done)
+            return true;
+    }
+    return false;
 }
 
 bool bl_watch_stalled(struct bl_sched *s, const struct bl_program *p, const struct bl_place *place,
@@ -159,7 +174,26 @@ static struct stand stand_of(const struct bl_sched *s, const struct bl_program *
     return at;
 }
 
-static void name_step(const struct bl_program *p, const struct stand *at, char *text, size_t cap)
+/* Embeddings and the head are in no layer. */
+static const char *name_node(const struct bl_node *n, char text[32])
+{
+    const char *part = bl_part_name((enum bl_part)n->part);
+
+    snprintf(text, 32, n->layer < 0 ? "%s" : "%s of layer %d", part, n->layer);
+    return text;
+}
+
+static void name_range(const struct bl_program *p, const struct bl_range *r, char *text, size_t cap)
+{
+    const struct bl_node *first = &p->graph.nodes[r->first], *last = first + r->n - 1;
+    char from[32], to[32];
+
+    snprintf(text, cap, " of %u node%s, %s%s%s", r->n, r->n == 1 ? "" : "s", name_node(first, from),
+             strcmp(from, name_node(last, to)) ? " to " : "", strcmp(from, to) ? to : "");
+}
+
+static void name_step(const struct bl_program *p, const struct bl_place *place,
+                      const struct stand *at, char *text, size_t cap)
 {
     static const char *const kind[BL_N_STEP_KINDS] = {"run",  "copy",  "signal", "wait",
                                                       "pick", "stage", "send"};
@@ -179,14 +213,11 @@ static void name_step(const struct bl_program *p, const struct stand *at, char *
     text += n;
     cap -= (size_t)n;
     if (step->kind == BL_STEP_RUN) {
-        const struct bl_range *r = &p->range[step->index];
-        const struct bl_node *first = &p->graph.nodes[r->first], *last = first + r->n - 1;
-        snprintf(text, cap, " of %u nodes, %s of layer %d to %s of layer %d", r->n,
-                 bl_part_name((enum bl_part)first->part), first->layer,
-                 bl_part_name((enum bl_part)last->part), last->layer);
+        name_range(p, &p->range[step->index], text, cap);
     } else if (step->kind == BL_STEP_COPY) {
         const struct bl_copy *c = &p->copy[step->index];
-        snprintf(text, cap, " of value %u from device %u to %u", c->val, c->from, c->to);
+        snprintf(text, cap, " of value %u from %s to %s", c->val, place[c->from].dev->name,
+                 place[c->to].dev->name);
     } else if (bl_step_is_beside(step)) {
         const struct bl_chunk *c = &p->chunk[step->index];
         snprintf(text, cap, " of experts of layer %u, chunk %u", p->sending[c->sending].layer,
@@ -196,20 +227,22 @@ static void name_step(const struct bl_program *p, const struct stand *at, char *
     }
 }
 
-static void log_stand(const struct bl_program *p, const struct bl_place *at,
-                      const struct bl_stream *stream, const struct stand *stand)
+static void log_stand(const struct bl_program *p, const struct bl_place *place, uint32_t i,
+                      const struct stand *stand)
 {
+    const struct bl_place *at = &place[i % p->n_devices];
+    const struct bl_stream *stream = stream_at(p, place, i);
     char where[192];
     uint32_t enqueued, done;
 
     counts(at->dev, stream, &enqueued, &done);
-    name_step(p, stand, where, sizeof where);
+    name_step(p, place, stand, where, sizeof where);
     bl_log(BL_LOG_ERROR, "%s%s: %u of %u commands done, %s%s", at->dev->name,
            stream == at->beside ? ", experts" : "", done, enqueued, where,
            stand->waits ? ", which has not come" : "");
 }
 
-static void cancel_all(const struct bl_program *p, const struct bl_place *place)
+void bl_watch_cancel(const struct bl_program *p, const struct bl_place *place)
 {
     for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
         const struct bl_device_ops *ops =
@@ -229,21 +262,22 @@ enum bl_status bl_watch_give_up(struct bl_sched *s, const struct bl_program *p,
     char where[192];
 
     for (uint32_t i = 0; i < 2 * p->n_devices; i++) {
-        const struct bl_stream *stream = stream_at(p, place, i);
-        if (!stream)
+        if (!stream_at(p, place, i))
             continue;
         const struct stand at = stand_of(s, p, place, i);
-        log_stand(p, &place[i % p->n_devices], stream, &at);
+        log_stand(p, place, i, &at);
         if (which == UINT32_MAX && !at.finished && !at.waits) {
             which = i;
             worst = at;
         }
     }
-    cancel_all(p, place);
+    bl_watch_cancel(p, place);
     if (which == UINT32_MAX)
-        return bl_fail(BL_ETIMEDOUT, "no device has finished anything for %.1f s; all wait",
+        return bl_fail(BL_ETIMEDOUT,
+                       "no device has finished anything for %.1f s; each waits for another",
                        (double)timeout_ns * 1e-9);
-    name_step(p, &worst, where, sizeof where);
-    return bl_fail(BL_ETIMEDOUT, "%s has finished nothing for %.1f s; it is stuck in %s",
+    name_step(p, place, &worst, where, sizeof where);
+    return bl_fail(BL_ETIMEDOUT,
+                   "%s has finished nothing for %.1f s; it is stuck in %s" BL_STUCK_ADVICE,
                    place[which % p->n_devices].dev->name, (double)timeout_ns * 1e-9, where);
 }

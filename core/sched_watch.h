@@ -18,6 +18,9 @@ uint32_t bl_watch_enqueued(const struct bl_place *, const struct bl_step *);
 void bl_watch_begin(struct bl_sched *, const struct bl_program *, const struct bl_place *, uint64_t timeout_ns);
 /* Whether nothing has been done anywhere for timeout_ns. */
 bool bl_watch_stalled(struct bl_sched *, const struct bl_program *, const struct bl_place *, uint64_t timeout_ns);
+/* Whether a stream that counts its commands has some left to do. */
+bool bl_watch_is_busy(const struct bl_program *, const struct bl_place *);
+void bl_watch_cancel(const struct bl_program *, const struct bl_place *);
 /* Says which device it is and in which step; logs where all of them stand. Cancels their streams. */
 enum bl_status bl_watch_give_up(struct bl_sched *, const struct bl_program *, const struct bl_place *,
                                 uint64_t timeout_ns);

@@ -402,9 +402,18 @@ static enum bl_status take(struct bl_stage *s, uint16_t d, uint64_t bytes, struc
     return bl_take(&s->plan->ledger, d, s->device[d], BL_MEM_STAGING, bytes, d == 0, out);
 }
 
+/* The host's too, if it fills the ring. */
+static enum bl_status open_streams(struct bl_stage *s, uint16_t d)
+{
+    struct bl_device *dev = s->device[d], *host = s->device[0];
+    struct bl_ring *r = &s->ring[d];
+
+    BL_TRY(dev->ops->stream_open(dev, &r->stream));
+    return r->host.bytes && !s->beside ? host->ops->stream_open(host, &s->beside) : BL_OK;
+}
+
 static enum bl_status open_ring(struct bl_stage *s, const struct bl_machine *machine, uint16_t d)
 {
-    struct bl_device *dev = s->device[d];
     struct bl_ring *r = &s->ring[d];
     struct bl_ring_bytes b;
 
@@ -416,11 +425,17 @@ static enum bl_status open_ring(struct bl_stage *s, const struct bl_machine *mac
     r->table_bytes = b.tables / r->n_tables;
     BL_TRY(take(s, d, BL_RING_PARTS * b.part, &r->mem));
     BL_TRY(take(s, 0, b.tables, &r->tables));
-    BL_TRY(dev->ops->stream_open(dev, &r->stream));
-    if (!bl_plan_stages(s->plan, machine, d))
-        return BL_OK;
-    BL_TRY(take(s, 0, BL_RING_PARTS * b.part, &r->host));
-    return s->beside ? BL_OK : s->device[0]->ops->stream_open(s->device[0], &s->beside);
+    if (bl_plan_stages(s->plan, machine, d))
+        BL_TRY(take(s, 0, BL_RING_PARTS * b.part, &r->host));
+    return open_streams(s, d);
+}
+
+enum bl_status bl_stage_open_streams(struct bl_stage *s)
+{
+    for (uint16_t d = 1; s->ring && d < s->n_devices; d++)
+        if (s->ring[d].mem.dev)
+            BL_TRY(open_streams(s, d));
+    return BL_OK;
 }
 
 static enum bl_status allocate(struct bl_stage *s)

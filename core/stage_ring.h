@@ -61,6 +61,8 @@ enum bl_status bl_stage_open(struct bl_stage *, const struct bl_model *, struct 
                              const struct bl_expert_stats *before);
 void bl_stage_close_streams(struct bl_stage *); /* as far as that is to come before the rest */
 void bl_stage_close(struct bl_stage *); /* zeroed is fine; before the weights and devices */
+/* Streams that were closed, anew; to be settled again. */
+enum bl_status bl_stage_open_streams(struct bl_stage *);
 /* The streams and rings of a device, for its place. */
 void bl_stage_settle(const struct bl_stage *, uint16_t device, struct bl_place *);
 

@@ -68,7 +68,10 @@ enum bl_status bl_trace_begin(struct bl_trace *t, const struct bl_program *p,
 
     if (!t->log && !(t->log = bl_calloc(2 * (size_t)p->n_devices, sizeof *t->log)))
         return bl_fail(BL_ENOMEM, "out of memory for a trace of %u devices", p->n_devices);
+    if (t->lent)
+        return bl_fail(BL_EDEVICE, "a step failed while it was traced; open the model anew");
     t->n_devices = p->n_devices;
+    t->lent = true;
     for (uint16_t d = 0; !st && d < p->n_devices; d++) {
         if (!p->used[d])
             continue;
@@ -76,8 +79,10 @@ enum bl_status bl_trace_begin(struct bl_trace *t, const struct bl_program *p,
         if (!st)
             st = lend(p, &place[d], beside(p, &place[d]), d, &t->log[p->n_devices + d]);
     }
-    if (st)
+    if (st) {
         take_back(p, place);
+        t->lent = false;
+    }
     return st;
 }
 
@@ -263,9 +268,10 @@ enum bl_status bl_trace_end(struct bl_trace *t, const struct bl_program *p, stru
 {
     struct reading r = {.trace = t, .begin_ns = INFINITY};
 
-    if (!done)
+    if (!done) /* streams may still be writing, until they are closed */
         return BL_OK;
     take_back(p, place);
+    t->lent = false;
     r.next = bl_calloc(2 * (size_t)p->n_devices, sizeof *r.next);
     if (!r.next)
         return bl_fail(BL_ENOMEM, "out of memory for a trace");

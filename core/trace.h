@@ -44,6 +44,7 @@ struct bl_trace {
     uint32_t n_dropped;          /* for which there was no room */
     struct bl_lapse_log *log;    /* [2 * n_devices] lent while a step runs to streams and those beside them */
     uint32_t n_devices;
+    bool lent;                   /* still, by a step that failed: what it left running may write until it is closed */
 };
 struct bl_trace_step {           /* what a step enqueues besides its program's steps */
     uint64_t params_bytes;       /* copied to every device first */

@@ -13,6 +13,8 @@ enum bl_status bl_engine_trace(struct bl_engine *e, bool on)
 {
     struct bl_sched *s = &e->sched;
 
+    if (s->trace && s->trace->lent)
+        return bl_fail(BL_EDEVICE, "a step failed while it was traced; open the model anew");
     if (s->trace)
         bl_trace_finish(s->trace);
     free(s->trace);

@@ -36,7 +36,7 @@ static enum bl_status report(struct loader *l, uint64_t bytes)
     l->progress.elapsed_ns = bl_now_ns() - l->started_ns;
     if (l->opt->progress)
         l->opt->progress(l->opt->progress_arg, &l->progress);
-    return l->opt->stop && l->opt->stop(l->opt->progress_arg)
+    return l->opt->stop && l->opt->stop(l->opt->stop_arg)
                ? bl_fail(BL_ECANCELLED, "stopped while weights were read")
                : BL_OK;
 }
@@ -166,9 +166,11 @@ static enum bl_status take_blocks(struct loader *l, uint16_t d)
 }
 
 /* Bytes of a tensor's slice into the block, straight or through the host's. */
-static enum bl_status read_piece(struct loader *l, struct bl_file *file, uint64_t from, size_t n,
-                                 const struct bl_mem *block, uint64_t to)
+static enum bl_status read_piece(struct loader *l, const struct bl_tensor_info *info, uint64_t from,
+                                 size_t n, const struct bl_mem *block, uint64_t to)
 {
+    struct bl_file *file = bl_gguf_file(l->model->gguf, info->shard);
+
     if (block->host)
         return bl_file_read(file, from, n, (unsigned char *)block->host + to);
     void *at;
@@ -176,7 +178,7 @@ static enum bl_status read_piece(struct loader *l, struct bl_file *file, uint64_
         BL_TRY(bl_upload_next(&l->upload, &at, &room));
         room = room < n - done ? room : n - done;
         BL_TRY(bl_file_read(file, from + done, room, at));
-        BL_TRY(bl_upload_send(&l->upload, block, to + done, room));
+        BL_TRY(bl_upload_send(&l->upload, info->name, block, to + done, room));
     }
     return BL_OK;
 }
@@ -187,8 +189,7 @@ static enum bl_status read_slice(struct loader *l, const struct bl_tensor_info *
 {
     for (uint64_t at = 0; at < s->bytes; at += PIECE_BYTES) {
         uint64_t n = s->bytes - at < PIECE_BYTES ? s->bytes - at : PIECE_BYTES;
-        BL_TRY(read_piece(l, bl_gguf_file(l->model->gguf, info->shard),
-                          info->file_off + s->off + at, n, block, to + at));
+        BL_TRY(read_piece(l, info, info->file_off + s->off + at, n, block, to + at));
         BL_TRY(report(l, n));
     }
     return BL_OK;

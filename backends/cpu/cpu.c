@@ -49,8 +49,7 @@ static void mem_free(struct bl_mem *m)
 
 static enum bl_status run_segment(struct bl_stream *s, struct bl_segment *segment)
 {
-    (void)s;
-    return bl_cpu_segment_execute(segment);
+    return bl_cpu_segment_execute(segment, s);
 }
 
 static enum bl_status stream_open(struct bl_device *dev, struct bl_stream **out)

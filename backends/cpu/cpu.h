@@ -13,8 +13,9 @@
 #include "device.h"
 
 extern const struct bl_backend bl_cpu_backend;
-/* Does the steps of a segment of a CPU device, on the calling thread and its pool; returns when all are done. */
-enum bl_status bl_cpu_segment_execute(struct bl_segment *);
+/* Does the steps of a segment of a CPU device, on the calling thread and its pool; returns when all are done. BL_ECANCELLED:
+ * the stream was cancelled, or its device says stop, before they were. */
+enum bl_status bl_cpu_segment_execute(struct bl_segment *, const struct bl_stream *);
 uint64_t bl_cpu_barriers(const struct bl_device *); /* meetings of its threads so far: tests count them */
 
 #endif

@@ -35,6 +35,18 @@ static bool take(struct bl_cpu_deal *d, uint32_t stamp, uint32_t n, bool own,
     return true;
 }
 
+/* When the run halts, what is left is taken and not done, so that the phase ends. */
+static bool take_to_do(const struct bl_cpu_job *job, uint32_t of, uint32_t n, bool own,
+                       struct bl_cpu_range *units)
+{
+    while (take(&job->deal[of], job->stamp, n, own, units)) {
+        job->tally->done += units->end - units->first;
+        if (!bl_cpu_halts(job->halt))
+            return true;
+    }
+    return false;
+}
+
 bool bl_cpu_hand_next(struct bl_cpu_hand *h, struct bl_cpu_range *units)
 {
     const struct bl_cpu_job *job = h->job;
@@ -48,9 +60,8 @@ bool bl_cpu_hand_next(struct bl_cpu_hand *h, struct bl_cpu_range *units)
             h->of = h->end;
             return n > 0;
         }
-        if (!take(&job->deal[of], job->stamp, n, h->of == job->ith, units))
+        if (!take_to_do(job, of, n, h->of == job->ith, units))
             continue;
-        job->tally->done += units->end - units->first;
         units->first += h->share.first;
         units->end += h->share.first;
         return true;

@@ -70,6 +70,9 @@ struct watch {
 struct walk {
     const struct bl_segment *segment;
     struct watch watch;
+    struct bl_cpu_halt halt;
+    struct bl_cpu_halt *between; /* units too: halt, or NULL */
+    _Atomic bool over;           /* it halted in an earlier phase: those that follow do nothing */
 };
 
 static uint64_t count(const struct walk *w, const struct bl_cpu_step *step, uint64_t then)
@@ -106,6 +109,8 @@ static void run_steps(struct walk *w, const struct bl_cpu_stretch *of, struct bl
             step->dealt && n_deals < BL_CPU_DEALS ? s->dev->deal + n_deals++ * job.nth : NULL;
         if (!(job.deal ? dealt : others))
             continue;
+        if (!job.deal && bl_cpu_halts(w->between))
+            continue;
         step->run(step->args, &job);
         if (!timed)
             continue;
@@ -120,7 +125,8 @@ static void run_own(struct walk *w, uint32_t phase, const struct bl_cpu_job *job
     if (timed)
         count_arrival(&w->watch, phase);
     const bool others = bl_cpu_takes_shares(w->segment->dev, job, job->ith);
-    run_steps(w, &w->segment->stretch[phase], *job, true, others, timed);
+    if (!atomic_load_explicit(&w->over, memory_order_relaxed))
+        run_steps(w, &w->segment->stretch[phase], *job, true, others, timed);
     if (timed)
         w->watch.then = bl_now_ns();
 }
@@ -129,14 +135,16 @@ static void run_own(struct walk *w, uint32_t phase, const struct bl_cpu_job *job
 static void run_others(struct walk *w, uint32_t phase, const struct bl_cpu_job *job)
 {
     const struct bl_cpu_stretch *of = &w->segment->stretch[phase];
+    const bool over = atomic_load_explicit(&w->over, memory_order_relaxed);
     for (uint32_t i = 1; i < job->nth; i++) {
         struct bl_cpu_job for_it = *job;
         for_it.ith = (job->ith + i) % job->nth;
         for_it.helps = false;
-        if (bl_cpu_takes_shares(w->segment->dev, job, for_it.ith))
+        if (bl_cpu_takes_shares(w->segment->dev, job, for_it.ith) && !over)
             run_steps(w, of, for_it, false, true, false);
     }
-    run_steps(w, of, *job, true, false, false);
+    if (!over)
+        run_steps(w, of, *job, true, false, false);
 }
 
 static uint32_t run_phase(void *arg, uint32_t phase, uint32_t ith, uint32_t nth, bool helps,
@@ -151,7 +159,8 @@ static uint32_t run_phase(void *arg, uint32_t phase, uint32_t ith, uint32_t nth,
                                    .nth = nth,
                                    .helps = helps,
                                    .stamp = s->dev->stamp + phase,
-                                   .tally = &tally};
+                                   .tally = &tally,
+                                   .halt = w->between};
     if (helps) {
         run_others(w, phase, &job);
     } else {
@@ -161,9 +170,14 @@ static uint32_t run_phase(void *arg, uint32_t phase, uint32_t ith, uint32_t nth,
     return tally.done;
 }
 
+/* What a halted phase left is not looked at. */
 static void run_alone(void *arg, uint32_t phase)
 {
     struct walk *w = arg;
+    if (bl_cpu_halts(&w->halt)) {
+        atomic_store_explicit(&w->over, true, memory_order_relaxed);
+        return;
+    }
     const struct bl_segment *s = w->segment;
     const struct bl_cpu_stretch *of = &s->stretch[phase];
     const struct bl_cpu_job job = {.kernels = &s->dev->kernels, .params = s->block, .nth = 1};
@@ -177,31 +191,37 @@ static void run_alone(void *arg, uint32_t phase)
     atomic_fetch_add_explicit(&w->watch.alone_ns, then - start, memory_order_relaxed);
 }
 
-static void run(struct bl_segment *s, uint32_t n_threads)
+static enum bl_status run(struct bl_segment *s, const struct bl_stream *stream)
 {
     struct bl_cpu_device *d = s->dev;
-    struct walk w = {.segment = s, .watch = {.on = d->profile.on && s->n_steps}};
+    const bool few = s->block->n_tok <= BL_FEW_TOKENS;
+    struct walk w = {
+        .segment = s, .watch = {.on = d->profile.on && s->n_steps}, .halt = {.stream = stream}};
+    w.between = few ? NULL : &w.halt;
+    for (struct bl_cpu_counter *c = s->counters; c; c = c->link) {
+        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+        c->halt = w.between;
+    }
     const struct bl_pool_phases phases = {s->n_stretches, run_phase, run_alone};
     bl_cpu_deal_anew(d, s->n_stretches);
     if (w.watch.on) {
         w.watch.last = &d->profile.kind[s->step[0].kind];
         w.watch.then = bl_now_ns();
     }
-    bl_pool_run_phases(d->pool, n_threads, &phases, &w);
+    bl_pool_run_phases(d->pool, few ? d->threads : d->threads_prefill, &phases, &w);
     d->stamp += s->n_stretches;
     if (w.watch.on)
         count_arrival(&w.watch, s->n_stretches - 1);
+    return atomic_load_explicit(&w.halt.on, memory_order_relaxed)
+               ? bl_fail(BL_ECANCELLED, "stopped")
+               : BL_OK;
 }
 
-enum bl_status bl_cpu_segment_execute(struct bl_segment *s)
+enum bl_status bl_cpu_segment_execute(struct bl_segment *s, const struct bl_stream *stream)
 {
     BL_TRY(check_params(s));
     pthread_mutex_lock(&s->dev->turn);
-    for (struct bl_cpu_counter *c = s->counters; c; c = c->link)
-        atomic_store_explicit(&c->next, 0, memory_order_relaxed);
-    const struct bl_cpu_device *d = s->dev;
-    const uint32_t n_threads = s->block->n_tok <= BL_FEW_TOKENS ? d->threads : d->threads_prefill;
-    run(s, n_threads);
+    const enum bl_status st = run(s, stream);
     pthread_mutex_unlock(&s->dev->turn);
-    return BL_OK;
+    return st;
 }

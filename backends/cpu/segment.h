@@ -65,6 +65,21 @@ struct bl_cpu_deal {
 struct bl_cpu_tally {
     uint32_t all, done;
 };
+/* Whether a run of a segment ends before its last step. */
+struct bl_cpu_halt {
+    const struct bl_stream *stream;
+    _Atomic bool on;
+};
+/* Asks anew, unless it is on already. NULL: steps are too short to be asked between units. */
+static inline bool bl_cpu_halts(struct bl_cpu_halt *h)
+{
+    if (!h || atomic_load_explicit(&h->on, memory_order_relaxed))
+        return h;
+    if (!bl_stream_is_cancelled(h->stream) && !bl_stop_asked(h->stream->dev->stop))
+        return false;
+    atomic_store_explicit(&h->on, true, memory_order_relaxed);
+    return true;
+}
 struct bl_cpu_job {
     const struct bl_cpu_kernels *kernels;
     const struct bl_params *params;
@@ -73,6 +88,7 @@ struct bl_cpu_job {
     uint32_t stamp;           /* of the stretch: later ones have greater ones */
     struct bl_cpu_deal *deal; /* [nth] of the step, NULL: nobody helps */
     struct bl_cpu_tally *tally;
+    struct bl_cpu_halt *halt;
 };
 typedef void bl_cpu_step_fn(const void *args, const struct bl_cpu_job *);
 
@@ -103,13 +119,17 @@ struct bl_cpu_limits {
  * each is. Set to zero before every run of its segment; it lies alone in its cache lines. */
 struct bl_cpu_counter {
     struct bl_cpu_counter *link; /* the segment's counters */
-    char apart[56];
+    struct bl_cpu_halt *halt;    /* of the run */
+    char apart[48];
     _Atomic uint32_t next;
     char after[60];
 };
-/* The next of n units; nothing may depend on who computes what. */
+/* The next of n units; nothing may depend on who computes what. When the run halts, UINT32_MAX and no more. */
 static inline bool bl_cpu_claim(struct bl_cpu_counter *c, uint32_t n, uint32_t *unit)
 {
+    *unit = UINT32_MAX;
+    if (bl_cpu_halts(c->halt))
+        return false;
     *unit = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
     return *unit < n;
 }

@@ -326,8 +326,7 @@ static enum bl_status segment_build(struct bl_device *dev, const struct bl_graph
 
 static enum bl_status run_segment(struct bl_stream *s, struct bl_segment *segment)
 {
-    (void)s;
-    return bl_cpu_segment_execute(segment->inner);
+    return bl_cpu_segment_execute(segment->inner, s);
 }
 
 static enum bl_status segment_run(struct bl_stream *s, struct bl_segment *segment)

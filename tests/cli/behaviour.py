@@ -84,6 +84,23 @@ def test_logits_interrupted_leaves_no_file():
         check(code == 130, "exit code %d" % code)
         check(not os.listdir(tmp), "left behind: %s" % os.listdir(tmp))
 
+def test_interrupt_within_a_step():
+    """One step that would take minutes."""
+    p = subprocess.Popen([BALLAST, "logits", "-m", MODEL, "--ids", " ".join(["403"] * 30000), "-c", "30000", "-b", "30000",
+                          "-ub", "30000", "--exact", "-t", "1", "--greedy", "1", "-v"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    while p.poll() is None and b"loaded" not in p.stderr.readline():
+        pass
+    time.sleep(1)
+    check(p.poll() is None, "ended before it was interrupted")
+    since = time.monotonic()
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    took = time.monotonic() - since
+    check(p.returncode == 130, "exit code %d; %r" % (p.returncode, err))
+    check(out == b"" and b"ballast logits:" not in err, "said %r, %r" % (out, err))
+    check(took < 5, "it took %.1f s" % took)
+
 def test_closed_pipe_is_quiet():
     e = Endless()
     e.out.close()

@@ -239,7 +239,7 @@ static void loading_can_be_stopped(void **state)
         opt.no_mmap = i & 1;
         opt.devices = i & 2 ? "sim0" : NULL;
         opt.stop = stop_at_once;
-        opt.progress_arg = &n_asked;
+        opt.stop_arg = &n_asked;
         assert_int_equal(bl_open(&e, MODELS "llama-f32.gguf", &opt), BL_ECANCELLED);
         assert_null(e);
         assert_int_equal(n_asked, 1);

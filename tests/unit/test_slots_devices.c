@@ -379,7 +379,7 @@ static void every_command_may_fail(void **state)
                 slots_on_open(&e, path_of("qwen3moe-iq3"), &opt, BL_EXPERTS_LRU, 1, &seed);
             if (!st) {
                 st = speak(e, true);
-                travelling += st && strstr(bl_error(), "to slots") != NULL;
+                travelling += st && strstr(bl_error(), "to its slots") != NULL;
                 if (st && st != BL_EDEVICE)
                     fail_msg("%s: %s", list, bl_error());
                 bl_close(e);

@@ -337,9 +337,9 @@ int bl_engine_args_trace(const struct bl_report *r, const struct bl_engine_args 
 }
 
 /* Only of verbs that catch signals before. */
-static bool interrupted(void *view)
+static bool interrupted(void *unused)
 {
-    (void)view;
+    (void)unused;
     return bl_interrupt_code() != 0;
 }
 
@@ -405,7 +405,5 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         bl_close(*out);
         *out = NULL;
     }
-    if (st == BL_ECANCELLED && bl_interrupt_code())
-        return bl_interrupt_code();
     return st ? bl_report_status(r, BL_STAGE_OPEN, st) : BL_EXIT_OK;
 }

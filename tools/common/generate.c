@@ -178,6 +178,7 @@ int bl_generator_run(struct bl_generator *g, uint64_t n_most)
         g->stopped = "context full";
         if (bl_session_n_tokens(g->session) >= bl_engine_ctx(g->engine))
             return BL_EXIT_OK;
+        g->stopped = "interrupted"; /* where the step ends early */
         if (g->n_generated < n_most && (code = step(g, id)))
             return code;
     }

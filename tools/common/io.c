@@ -4,12 +4,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t caught;
+static _Atomic int caught; /* threads of the library ask, too */
 
 void bl_io_init(void)
 {
@@ -284,7 +285,9 @@ void bl_interrupt_catch(void)
 
 int bl_interrupt_code(void)
 {
-    return !caught ? 0 : caught == SIGINT ? BL_EXIT_INTERRUPT : BL_EXIT_TERMINATED;
+    const int sig = caught;
+
+    return !sig ? 0 : sig == SIGINT ? BL_EXIT_INTERRUPT : BL_EXIT_TERMINATED;
 }
 
 void bl_interrupt_release(void)

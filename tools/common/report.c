@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "report.h"
 
+#include "io.h"
+
 #include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -138,6 +140,8 @@ int bl_report_status(const struct bl_report *r, enum bl_stage stage, enum bl_sta
 {
     const char *text = bl_error();
 
+    if (status == BL_ECANCELLED && bl_interrupt_code())
+        return bl_interrupt_code();
     bl_report_error(r, "%s", text[0] ? text : bl_status_name(status));
     return bl_exit_code(stage, status);
 }

@@ -51,7 +51,8 @@ int bl_exit_code(enum bl_stage, enum bl_status);
 void bl_report_error(const struct bl_report *, const char *fmt, ...) BL_REPORT_PRINTF(2, 3);
 /* The line alone; as JSON {"event":"note","message":…}. */
 void bl_report_note(const struct bl_report *, const char *fmt, ...) BL_REPORT_PRINTF(2, 3);
-/* bl_error() as an error line; returns the exit code for `status` at `stage`. */
+/* bl_error() as an error line; returns the exit code for `status` at `stage`. What a signal cancelled needs no line: its
+ * code. */
 int bl_report_status(const struct bl_report *, enum bl_stage, enum bl_status);
 void bl_report_level(const struct bl_report *, enum bl_log_level, const char *line);
 void bl_report_log(void *report, enum bl_log_level, const char *line); /* a bl_log_fn */
