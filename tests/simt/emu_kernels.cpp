@@ -31,7 +31,7 @@ const char *unit_of(const char *name)
 
 bool starts(const void *image, const char *text)
 {
-    return !memcmp(image, text, strlen(text));
+    return !strncmp(static_cast<const char *>(image), text, strlen(text));
 }
 
 int run_kernel(const launch &n)

@@ -175,7 +175,7 @@ static void what_cannot_be_cut_stays_on_the_host(void **state)
     }
     assert_true(on_cards > 8 * most);
     for (uint32_t i = 0; i < r.c.n_reasons; i++)
-        told = told || strstr(r.c.reason[i].text, "no card can have 536.6 MiB in one allocation");
+        told = told || strstr(r.c.reason[i].text, "no card can have 0.52 GiB in one allocation");
     assert_true(told);
     /* put there by hand it is refused, and said why */
     struct bl_block_bytes blocks[BL_MAX_DEVICES];
