@@ -182,7 +182,7 @@ static void what_cannot_be_cut_stays_on_the_host(void **state)
     r.c.plan.slot[p->n_layers * BL_N_PARTS + BL_PART_HEAD] = 1;
     assert_int_equal(bl_plan_memory(&r.c.plan, r.model, &r.machine, blocks), BL_OK);
     assert_int_equal(bl_plan_check_blocks(p, &r.machine), BL_ENOFIT);
-    assert_non_null(strstr(bl_error(), "gpu0 cannot have 536.6 MiB for weights in one piece"));
+    assert_non_null(strstr(bl_error(), "gpu0 cannot have 0.52 GiB for weights in one piece"));
     close_rig(&r);
 }
 
