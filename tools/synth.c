@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 enum { MOST_LAYERS = 1024, MOST_VOCAB = 1 << 20, LEAST_VOCAB = 260 };
@@ -129,8 +131,18 @@ static int write_file(struct bl_report *r, const struct synth_args *a, struct bl
     return code;
 }
 
-static int synth(struct bl_report *r, const struct synth_args *a)
+/* The shape is no option, so that those of outputs.h do not see it. */
+static bool is_over_shape(const struct synth_args *a)
 {
+    struct stat in, out;
+    const bool there = strcmp(a->shape, "-") ? !stat(a->shape, &in) : !fstat(STDIN_FILENO, &in);
+
+    return there && !stat(a->out, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+}
+
+static int synth(struct bl_command *c, const struct synth_args *a)
+{
+    struct bl_report *r = &c->report;
     struct bl_synth_options o = {.shape = a->shape,
                                  .recipe = a->type,
                                  .layers = (uint32_t)a->layers,
@@ -140,6 +152,8 @@ static int synth(struct bl_report *r, const struct synth_args *a)
     size_t tail = strlen(a->shape);
     char *json = NULL;
     if ((tail > 5 && !strcmp(a->shape + tail - 5, ".json")) || !strcmp(a->shape, "-")) {
+        if (is_over_shape(a))
+            return bl_args_fail(c, "-o %s would write over the shape; name another file", a->out);
         if (!bl_io_read(r, a->shape, &json, &o.json_bytes))
             return BL_EXIT_USAGE;
         o.json = json;
@@ -177,5 +191,5 @@ int bl_verb_synth(int argc, char **argv)
         return named ? bl_args_fail(&command, "--list takes no shape") : list(&command, &args);
     if (!named)
         return bl_args_fail(&command, "the first word must be a shape; see --list");
-    return synth(&command.report, &args);
+    return synth(&command, &args);
 }
