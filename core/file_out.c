@@ -38,11 +38,13 @@ static bool is_still_at(int fd, const char *name)
 {
     struct stat ours, there;
     return !fstat(fd, &ours) && !lstat(name, &there) && S_ISREG(ours.st_mode) &&
-           ours.st_nlink == 1 && ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+           ours.st_nlink == 1 && ours.st_uid == geteuid() && ours.st_ino == there.st_ino &&
+           ours.st_dev == there.st_dev;
 }
 
-/* What a writer left that was killed: nobody holds its lock. One who lives keeps it until his file
- * has its own name or is gone, so that a lock on what the name still means is a lock on a leftover.
+/* What a writer of this user left that was killed: nobody holds its lock. One who lives keeps it
+ * until his file has its own name or is gone, so that a lock on what the name still means is a lock
+ * on a leftover.
  */
 static int take_over(const char *name)
 {
@@ -56,9 +58,9 @@ static int take_over(const char *name)
 }
 
 /* -1 with EEXIST: another writer has it. Where the system knows no locks nothing is taken over. */
-static int open_one(const char *name)
+static int open_one(const char *name, mode_t mode)
 {
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
         return errno == EEXIST ? take_over(name) : -1;
     if (!flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK)
@@ -68,7 +70,8 @@ static int open_one(const char *name)
     return -1;
 }
 
-static enum bl_status open_partial(struct bl_file_out *o)
+/* replaces: nobody opens what may be private before it has the mode of what it replaces. */
+static enum bl_status open_partial(struct bl_file_out *o, bool replaces)
 {
     size_t n = strlen(o->path) + sizeof ".ballast-partial.99";
     char *name = bl_calloc(n, 1);
@@ -76,7 +79,7 @@ static enum bl_status open_partial(struct bl_file_out *o)
         return bl_fail(BL_ENOMEM, "%s: out of memory", bl_path_tail(o->path));
     for (int i = 0; i < PARTIAL_TRIES && o->fd < 0; i++) {
         snprintf(name, n, i ? "%s.ballast-partial.%d" : "%s.ballast-partial", o->path, i);
-        o->fd = open_one(name);
+        o->fd = open_one(name, replaces ? 0600 : 0666);
         if (o->fd < 0 && errno != EEXIST && errno != EINTR)
             break;
     }
@@ -96,7 +99,7 @@ enum bl_status bl_file_out_create(struct bl_file_out *o, const char *path)
 
     *o = (struct bl_file_out){.fd = -1};
     enum bl_status st = set_target(o, path, &mode);
-    if (st || (st = open_partial(o)))
+    if (st || (st = open_partial(o, mode != 0)))
         bl_file_out_abandon(o);
     else if (mode)
         fchmod(o->fd, mode); /* where there are no modes the file is as good */

@@ -659,6 +659,14 @@ static void only_leftovers_are_written_over(void **state)
     assert_int_equal(link(kept, partial), 0);
     good(bl_session_save(v.s, path));
     assert_true(begins_with(kept, "of someone else"));
+
+    assert_int_equal(unlink(partial), 0);
+    write_text(partial, "of another user");
+    if (!geteuid()) { /* who else may give files away */
+        assert_int_equal(chown(partial, 1, (gid_t)-1), 0);
+        good(bl_session_save(v.s, path));
+        assert_true(begins_with(partial, "of another user"));
+    }
     close_victim(&v);
 }
 

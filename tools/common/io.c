@@ -146,17 +146,6 @@ static bool file_failed(const struct bl_report *r, const struct bl_out_file *o, 
     return false;
 }
 
-/* A link is followed, or the rename would replace the link instead of what it points to. */
-static char *temp_name(const char *path)
-{
-    size_t cap = strlen(path) + 32;
-    char *name = malloc(cap);
-
-    if (name)
-        snprintf(name, cap, "%s.tmp-%ld", path, (long)getpid());
-    return name;
-}
-
 /* A rename would put a file in its place and leave alone what it was meant to lead to. */
 static bool is_dangling(const char *path)
 {
@@ -177,11 +166,33 @@ static FILE *open_stdout(void)
 
 static FILE *open_temp(struct bl_out_file *o, const struct stat *replaced)
 {
-    o->temp = temp_name(o->path);
-    int fd = o->temp ? open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
-    if (fd >= 0 && replaced)
+    enum { TRIES = 100 };
+    const size_t cap = strlen(o->path) + 40;
+    /* Nobody opens what may be private before it has the mode of what it replaces. */
+    const mode_t mode = replaced ? 0600 : 0666;
+    char *name = malloc(cap);
+    int fd = -1;
+
+    /* One of that name was left by a process that was killed: containers number theirs alike. */
+    for (int i = 0; name && i < TRIES && fd < 0 && (!i || errno == EEXIST); i++) {
+        const int n = snprintf(name, cap, "%s.tmp-%ld", o->path, (long)getpid());
+        if (i)
+            snprintf(name + n, cap - (size_t)n, ".%d", i);
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    }
+    if (fd < 0) {
+        const int error = errno;
+        free(name); /* not ours to remove */
+        errno = error;
+        return NULL;
+    }
+    o->temp = name;
+    if (replaced)
         fchmod(fd, replaced->st_mode & 0777); /* where there are no modes the file is as good */
-    return fd < 0 ? NULL : fdopen(fd, "wb");
+    FILE *f = fdopen(fd, "wb");
+    if (!f)
+        close(fd);
+    return f;
 }
 
 bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const char *path)
@@ -195,7 +206,8 @@ bool bl_out_file_create(const struct bl_report *r, struct bl_out_file *o, const 
         bl_report_error(r, "cannot write %s: it is a link to a file that does not exist", path);
         return false;
     }
-    bool regular = exists && S_ISREG(st.st_mode); /* links followed; /dev/stdout has no real path */
+    /* Links are followed, or the rename would replace the link; /dev/stdout has no real path. */
+    bool regular = exists && S_ISREG(st.st_mode);
     o->path = regular ? realpath(path, NULL) : strdup(path);
     if (o->is_stdout)
         o->file = open_stdout();
