@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_FILES = 32 };
-
 /* An option that names a file, in and out. */
 struct named {
     const struct bl_arg *row;
@@ -26,7 +24,7 @@ struct named {
 
 struct outputs {
     const struct bl_command *command;
-    struct named file[MOST_FILES];
+    struct named *file; /* [n]; room for as many as there are options */
     size_t n;
 };
 
@@ -63,7 +61,7 @@ static void note(struct outputs *o, const struct bl_arg *row, const void *base)
 {
     const char *path = *(const char *const *)((const char *)base + row->at);
 
-    if (!path || o->n == MOST_FILES)
+    if (!path)
         return;
     struct named *f = &o->file[o->n++];
     const char *name = strstr(row->names, ",--"); /* the long one, but for -o and -m */
@@ -78,8 +76,16 @@ static void note(struct outputs *o, const struct bl_arg *row, const void *base)
         f->place = place_of(path);
 }
 
-static void note_all(struct outputs *o)
+static bool note_all(struct outputs *o)
 {
+    size_t most = 1;
+
+    for (size_t g = 0; g < o->command->n_groups; g++)
+        most += o->command->groups[g].n_rows;
+    if (!(o->file = calloc(most, sizeof *o->file))) {
+        bl_report_error(&o->command->report, "out of memory");
+        return false;
+    }
     for (size_t g = 0; g < o->command->n_groups; g++) {
         const struct bl_arg_group *group = &o->command->groups[g];
         for (size_t i = 0; i < group->n_rows; i++)
@@ -87,6 +93,7 @@ static void note_all(struct outputs *o)
                 !strcmp(group->rows[i].value, "FILE"))
                 note(o, &group->rows[i], group->base);
     }
+    return true;
 }
 
 /* ---- one of them ---- */
@@ -174,9 +181,8 @@ static bool try_pairs(const struct outputs *o, const struct named *f)
 bool bl_outputs_try(const struct bl_command *c)
 {
     struct outputs o = {.command = c};
-    bool good = true;
+    bool good = note_all(&o);
 
-    note_all(&o);
     for (size_t i = 0; good && i < o.n; i++)
         good = has_name(c, &o.file[i]);
     for (size_t i = 0; good && i < o.n; i++)
@@ -184,5 +190,6 @@ bool bl_outputs_try(const struct bl_command *c)
             good = try_one(c, &o.file[i]) && try_pairs(&o, &o.file[i]);
     for (size_t i = 0; i < o.n; i++)
         free(o.file[i].place);
+    free(o.file);
     return good;
 }
