@@ -78,7 +78,6 @@ static enum bl_status unknown_device(const struct constrain *c, const char *opti
 
 static enum bl_status list_cards(struct constrain *c)
 {
-    char names[RULE_BYTES], *save = NULL;
     uint16_t wanted[BL_MAX_DEVICES];
     uint32_t n = 0;
     bool any = false;
@@ -90,11 +89,16 @@ static enum bl_status list_cards(struct constrain *c)
     c->n_cards = c->n_named;
     if (!c->say->devices)
         return BL_OK;
-    snprintf(names, sizeof names, "%s", c->say->devices);
-    for (char *s = strtok_r(names, ",", &save); s; s = strtok_r(NULL, ",", &save)) {
-        const uint16_t d = find_device(c, s);
+    for (const char *s = c->say->devices; *s; s += *s == ',') {
+        char name[RULE_BYTES]; /* longer than any device's */
+        const int length = (int)strcspn(s, ",");
+        snprintf(name, sizeof name, "%.*s", length, s);
+        s += length;
+        if (!length)
+            continue;
+        const uint16_t d = find_device(c, name);
         if (d == BL_NO_DEVICE)
-            return unknown_device(c, "-dev", s);
+            return unknown_device(c, "-dev", name);
         for (uint32_t i = 0; d && i < n; i++)
             if (wanted[i] == d)
                 return bl_fail(BL_EINVAL, "-dev %.200s: names %s twice", c->say->devices,
@@ -171,10 +175,11 @@ static enum bl_status one_card(const struct constrain *c, double *share)
 static enum bl_status shares(const struct constrain *c, double *share)
 {
     const char *mode = c->say->split_mode;
+    const bool one = mode && !strcmp(mode, "none");
 
-    if (mode && !strcmp(mode, "none") && c->n_cards)
+    if (one && (c->n_cards || c->say->main_gpu > 0))
         return one_card(c, share);
-    if (mode && strcmp(mode, "layer") && strcmp(mode, "none"))
+    if (mode && !one && strcmp(mode, "layer"))
         return bl_fail(BL_EINVAL, "-sm %s: plans divide models by layers, not inside matrices",
                        mode);
     if (c->say->main_gpu > 0)

@@ -134,6 +134,10 @@ static void layers_without_experts_count(void **state)
     open_rig("llama-3-8b", 4, 4096, BL_F16, "4x-rtx-3060-ddr4-4ch");
     refused(&(struct bl_placement_rules){.n_cpu_moe = 3}, BL_EINVAL, "-ncmoe 3: matches no tensor");
     close_rig();
+    open_rig("llama-3-8b", 4, 4096, BL_F16, "turin-80");
+    refused(&(struct bl_placement_rules){.split_mode = "none", .main_gpu = 1}, BL_EINVAL,
+            "-mg 1: cards are counted from 0, and their number is 0");
+    close_rig();
 }
 
 static void what_is_wrong_is_named(void **state)
@@ -160,6 +164,11 @@ static void what_is_wrong_is_named(void **state)
     refused(&(struct bl_placement_rules){.tensor_split = "0,0"}, BL_EINVAL, "gives nothing");
     refused(&(struct bl_placement_rules){.tensor_split = "a"}, BL_EINVAL, "must be a share");
     refused(&(struct bl_placement_rules){.devices = "CUDA9"}, BL_EINVAL, "-dev");
+    char late[310];
+    snprintf(late, sizeof late, "CUDA0%300s", "CUDA9");
+    for (char *at = late + 5; *at == ' '; at++)
+        *at = ',';
+    refused(&(struct bl_placement_rules){.devices = late}, BL_EINVAL, "'CUDA9' is no device");
     refused(&(struct bl_placement_rules){.n_gpu_layers = -1, OT("ffn_(up|gate)_exps=CPU")},
             BL_EINVAL, "leaves blk.0.ffn_down_exps.weight where it is");
     refused(&(struct bl_placement_rules){OT("ffn_up_exps=CUDA1,exps=CPU")}, BL_EINVAL,
