@@ -14,7 +14,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
-enum { MOST_TEXT = 96, MOST_INDEX = 63 };
+enum { MOST_TEXT = 96, MOST_INDEX = 63, MOST_REASON = 320 };
 struct item {
     char shown[MOST_TEXT]; /* as given */
     char all[MOST_TEXT];   /* cut into those below */
@@ -329,9 +329,10 @@ static void assume_host(struct bl_machine_device *d)
 static enum bl_status add_one_found(struct bl_machine *m, const struct bl_found *f,
                                     void (*note)(void *arg, const char *text), void *arg)
 {
-    const struct item it = {.backend = f->backend, .index = f->index, .found = *f};
+    struct item it = {.backend = f->backend, .index = f->index, .found = *f};
     char text[192];
 
+    snprintf(it.shown, sizeof it.shown, "%s%u", f->backend->name, f->index);
     for (uint32_t d = 1; d < m->n_devices; d++) /* another backend knows it, too */
         if (!strcmp(m->device[d].id, f->facts.id))
             return BL_OK;
@@ -365,17 +366,22 @@ enum bl_status bl_machine_add_found(struct bl_machine *m, void (*note)(void *arg
 
 static void tell(void *arg, const char *text)
 {
-    (void)arg;
+    char *first = arg;
+
     bl_info("%s", text);
+    if (!*first)
+        snprintf(first, MOST_REASON, "%s", text);
 }
 
 static enum bl_status add_all(struct bl_machine *m)
 {
     const uint32_t before = m->n_devices;
+    char why[MOST_REASON] = "";
 
-    BL_TRY(bl_machine_add_found(m, tell, NULL));
+    BL_TRY(bl_machine_add_found(m, tell, why));
     if (m->n_devices == before)
-        bl_warn("--devices all: there is no card that this build can use; cpu0 computes alone");
+        bl_warn("--devices all: there is no card that this build can use; cpu0 computes alone%s%s",
+                *why ? ": " : "", why);
     return BL_OK;
 }
 

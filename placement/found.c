@@ -33,6 +33,7 @@ bool bl_found_is_id(const char *name)
 
 enum bl_status bl_found_by_id(const char *id, const struct bl_backend *of, struct bl_found *out)
 {
+    uint32_t unusable = BL_MAX_DEVICES;
     char all[256] = "";
     size_t n = 0;
     struct bl_found f;
@@ -41,8 +42,13 @@ enum bl_status bl_found_by_id(const char *id, const struct bl_backend *of, struc
         const enum bl_status st = bl_found_at(k, &f);
         if (st == BL_EINVAL)
             break;
-        if (st || (of && f.backend != of))
+        if (of && f.backend != of)
             continue;
+        if (st) { /* another backend may know it, too */
+            if (!strcmp(f.facts.id, id))
+                unusable = k;
+            continue;
+        }
         if (!strcmp(f.facts.id, id)) {
             *out = f;
             return BL_OK;
@@ -50,6 +56,8 @@ enum bl_status bl_found_by_id(const char *id, const struct bl_backend *of, struc
         if (n < sizeof all)
             n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", n ? ", " : "", f.facts.id);
     }
+    if (unusable < BL_MAX_DEVICES && bl_found_at(unusable, &f)) /* says once more why */
+        return BL_EUNAVAILABLE;
     return bl_fail(BL_EUNAVAILABLE, "there is no device '%s' here%s%s", id, n ? ", but " : "", all);
 }
 

@@ -52,6 +52,7 @@ static inline enum bl_status bl_simt_try(const struct bl_simt_device *d, int cod
 extern const struct bl_device_ops bl_simt_ops;
 enum bl_status bl_simt_count(const struct bl_simt_vendor *, uint32_t *n);
 enum bl_status bl_simt_caps(const struct bl_device_config *, struct bl_caps *out);
+/* BL_EUNAVAILABLE without kernels for it, too: then out has its names and memory all the same. */
 enum bl_status bl_simt_facts(const struct bl_simt_vendor *, uint32_t index, struct bl_device_facts *out);
 enum bl_status bl_simt_open(const struct bl_simt_vendor *, uint32_t index, const struct bl_device_config *,
                             struct bl_device **out);
@@ -60,6 +61,8 @@ enum bl_status bl_simt_open(const struct bl_simt_vendor *, uint32_t index, const
 
 /* Modules and kernels of the card's architecture; a line naming the build option where there are none. */
 enum bl_status bl_simt_kernels_load(struct bl_simt_device *);
+/* BL_EUNAVAILABLE: there is neither a folder of kernels nor an image of this build for the card. It need not be open. */
+enum bl_status bl_simt_kernels_exist(const struct bl_simt_device *);
 void bl_simt_kernels_unload(struct bl_simt_device *);
 /* The architecture, where its kernels come from, with what they multiply. */
 void bl_simt_kernels_say(const struct bl_simt_device *, char *text, size_t cap);

@@ -143,10 +143,13 @@ enum bl_status bl_simt_facts(const struct bl_simt_vendor *v, uint32_t index,
     *out =
         (struct bl_device_facts){.mem_bytes = d->card.mem_bytes, .integrated = d->card.integrated};
     snprintf(out->name, sizeof out->name, "%s", d->card.name);
-    bl_simt_kernels_say(d, out->kernels, sizeof out->kernels);
     if (d->card.pci[0])
         snprintf(out->id, sizeof out->id, "pci-%s", d->card.pci);
-    const enum bl_status st = free_memory(d, &out->free_bytes);
+    enum bl_status st = bl_simt_kernels_exist(d); /* else it is passed over: another may run it */
+    if (!st)
+        st = free_memory(d, &out->free_bytes);
+    if (!st)
+        bl_simt_kernels_say(d, out->kernels, sizeof out->kernels);
     device_close(&d->base);
     return st;
 }

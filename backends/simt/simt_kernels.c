@@ -134,6 +134,13 @@ static enum bl_status load_unit(struct bl_simt_device *d, const char *unit, void
     return image ? load_image(d, image->bytes, unit, out) : nothing_for_it(d);
 }
 
+enum bl_status bl_simt_kernels_exist(const struct bl_simt_device *d)
+{
+    return bl_variable(d->vendor->folder_variable) || built_in(d, bl_simt_kernels[0].unit)
+               ? BL_OK
+               : nothing_for_it(d);
+}
+
 /* ---- in words ---- */
 
 /* As mma.hpp has them. */
@@ -167,10 +174,8 @@ void bl_simt_kernels_say(const struct bl_simt_device *d, char *text, size_t cap)
         snprintf(from, sizeof from, "from %.60s", folder);
     else if (is_listed(archs, d->card.arch))
         snprintf(from, sizeof from, "of this build");
-    else if (*archs && !d->vendor->by_arch)
-        snprintf(from, sizeof from, "translated by the driver");
     else
-        snprintf(from, sizeof from, "not in this build");
+        snprintf(from, sizeof from, "translated by the driver");
     snprintf(text, cap, "%s, kernels %s, %s", d->card.arch, from,
              has_matrix_units(d) ? "products by matrix units" : "products without matrix units");
 }

@@ -97,8 +97,17 @@ bl_cards_plans(full tier2 500 --all)
 add_test(NAME simt.all_devices COMMAND ballast_cli plan --devices all --format json
          -m ${CMAKE_SOURCE_DIR}/tests/data/reference/models/qwen35moe-f32.gguf)
 set_tests_properties(simt.all_devices PROPERTIES TIMEOUT 60 LABELS tier1
-                     ENVIRONMENT "BALLAST_CUDA_LIBRARY=$<TARGET_FILE:emu_cuda>;EMU=cards=2"
+                     ENVIRONMENT "BALLAST_CUDA_LIBRARY=$<TARGET_FILE:emu_cuda>;BALLAST_CUDA_KERNELS=${SIMT_IMAGES};EMU=cards=2"
                      PASS_REGULAR_EXPRESSION "\"id\": \"pci-0000:01:00.0\".*\"id\": \"pci-0000:02:00.0\"")
+# None that the build has no kernels for: another driver may run it.
+if(BALLAST_CUDA_ARCHS STREQUAL "none")
+    add_test(NAME simt.all_devices.no_kernels COMMAND ballast_cli info --cpu --devices all)
+    set_tests_properties(simt.all_devices.no_kernels PROPERTIES TIMEOUT 60 LABELS tier1
+                         ENVIRONMENT "BALLAST_CUDA_LIBRARY=$<TARGET_FILE:emu_cuda>;BALLAST_HIP_LIBRARY=none;\
+VK_ICD_FILENAMES=none;VK_DRIVER_FILES=none;EMU=cards=1"
+                         PASS_REGULAR_EXPRESSION "devices all: there is no card.*this build has no kernels for sm_86"
+                         FAIL_REGULAR_EXPRESSION "pci-0000")
+endif()
 
 # What cards do at best, for tools/gpu-check.sh.
 add_executable(card_peaks ${CMAKE_CURRENT_LIST_DIR}/card_peaks.c)

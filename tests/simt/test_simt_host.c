@@ -5,6 +5,7 @@
 
 #include "copy_check.h"
 #include "mem.h"
+#include "simt/simt_api.h"
 
 /* ---- opening ---- */
 
@@ -63,6 +64,26 @@ static void facts_name_the_card(void **state)
     assert_string_equal(f.id, g.id);
     rig_visible(NULL);
     assert_true(rig_cards(&two));
+}
+
+/* Such a card is passed over, so that another driver may run it. */
+static void facts_want_kernels(void **state)
+{
+    const struct bl_simt_images *images =
+        strcmp(rig.backend->name, "cuda") ? &bl_hip_images : &bl_cuda_images;
+    struct bl_device_facts f;
+    uint32_t n;
+    (void)state;
+
+    rig_environment("KERNELS", NULL);
+    ok(rig.backend->count(&n));
+    assert_int_equal(n, 2);
+    if (!images->image->unit) {
+        must_fail(rig.backend->facts(0, &f), BL_EUNAVAILABLE, "this build has no kernels for");
+        assert_memory_equal(f.id, "pci-0000:", 9); /* said all the same */
+    }
+    rig_environment("KERNELS", BL_TEST_IMAGES);
+    ok(rig.backend->facts(0, &f));
 }
 
 static void drivers_that_are_not_there_are_no_error(void **state)
@@ -392,6 +413,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(cards_are_found_as_the_driver_shows_them, afresh),
         cmocka_unit_test_setup(facts_name_the_card, afresh),
+        cmocka_unit_test_setup(facts_want_kernels, afresh),
         cmocka_unit_test_setup(drivers_that_are_not_there_are_no_error, afresh),
         cmocka_unit_test_setup(kernels_that_do_not_fit_are_named, afresh),
         cmocka_unit_test_setup(memory_is_taken_as_planned, afresh),
