@@ -146,7 +146,7 @@ enum bl_status bl_simt_kernels_exist(const struct bl_simt_device *d)
 /* As mma.hpp has them. */
 static bool has_matrix_units(const struct bl_simt_device *d)
 {
-    static const char *const with[] = {"sm_", "gfx11", "gfx908", "gfx90a", "gfx942"};
+    static const char *const with[] = {"sm_", "gfx11", "gfx12", "gfx908", "gfx90a", "gfx942"};
 
     for (size_t i = 0; i < BL_COUNT(with); i++)
         if (!strncmp(d->card.arch, with[i], strlen(with[i])))
