@@ -17,7 +17,7 @@ enum bl_status bl_blame(enum bl_status st, const char *name)
 
 enum bl_status bl_blame_at(enum bl_status st, const char *name, const char *at)
 {
-    char line[256];
+    char line[512];
 
     (void)bl_blame(st, name);
     snprintf(line, sizeof line, "%s", bl_error());

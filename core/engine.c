@@ -136,10 +136,17 @@ static enum bl_status open_streams(struct bl_engine *e)
     return BL_OK;
 }
 
+enum bl_status bl_engine_whole(const struct bl_engine *e)
+{
+    return e->broken ? bl_fail(BL_EDEVICE,
+                               "a device stood still in a step or after one; open the model anew")
+                     : BL_OK;
+}
+
 /* The line of what stopped the step stays. */
 void bl_engine_renew(struct bl_engine *e)
 {
-    char why[256];
+    char why[512];
 
     snprintf(why, sizeof why, "%s", bl_error());
     close_streams(e);

@@ -45,7 +45,7 @@ struct bl_engine {
     struct bl_mem params, output;    /* on the host */
     struct bl_sched sched;
     struct bl_stop stop;             /* what loads and computes asks */
-    bool broken;                     /* streams are missing: it was stopped, and they could not be opened anew */
+    bool broken;                     /* a step did not end, or streams could not be opened anew after it was stopped */
     uint64_t patience_ns;            /* with a step in which nothing gets done */
     struct bl_kept_program kept[BL_PROGRAM_CAP];
     uint64_t n_steps;                /* clock of last_used */
@@ -65,5 +65,7 @@ enum bl_status bl_engine_program(struct bl_engine *, const struct bl_shape *, co
 
 /* After a step that was stopped: streams of its kind stay failed, others take their place. */
 void bl_engine_renew(struct bl_engine *);
+/* BL_EDEVICE where it can compute no more. */
+enum bl_status bl_engine_whole(const struct bl_engine *);
 
 #endif

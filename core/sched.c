@@ -112,8 +112,12 @@ static enum bl_status check_full(const struct run *r, enum bl_status st, bool *a
     if (is_stopped(r))
         return bl_fail(BL_ECANCELLED, "stopped during a step");
     *again = !bl_watch_stalled(r->sched, r->program, r->place, r->timeout_ns);
-    return *again || r->calming ? st
-                                : bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
+    if (*again)
+        return st;
+    if (!r->calming)
+        return bl_watch_give_up(r->sched, r->program, r->place, r->timeout_ns);
+    bl_watch_cancel(r->program, r->place); /* or who closes them waits for good */
+    return st;
 }
 
 static enum bl_status enqueue(const struct run *r, uint32_t i)
@@ -207,7 +211,7 @@ static enum bl_status join_one(const struct run *r, const struct bl_place *at)
         beside = join_stream(r, at, at->beside);
     if (!beside || beside == BL_ETIMEDOUT)
         return beside ? beside : join_stream(r, at, at->stream);
-    char why[256];
+    char why[512];
     snprintf(why, sizeof why, "%s", bl_error());
     const enum bl_status st = join_stream(r, at, at->stream);
     return st == BL_ETIMEDOUT ? st : bl_fail(beside, "%s", why);
@@ -264,7 +268,7 @@ static enum bl_status run_all(const struct run *r)
         st = join_all(r);
     if (!st)
         return BL_OK;
-    char why[256];
+    char why[512];
     snprintf(why, sizeof why, "%s", bl_error());
     const bool quiet = calm(r, st);
     return quiet || st != BL_ECANCELLED
@@ -285,7 +289,7 @@ enum bl_status bl_sched_run(struct bl_sched *s, const struct bl_program *p, stru
     const enum bl_status st = run_all(&r);
     if (!s->trace)
         return st;
-    char why[256];
+    char why[512];
     snprintf(why, sizeof why, "%s", bl_error());
     const enum bl_status noted = bl_trace_end(s->trace, p, place, &step, !st);
     return st ? bl_fail(st, "%s", why) : noted;

@@ -188,8 +188,11 @@ static void name_range(const struct bl_program *p, const struct bl_range *r, cha
     const struct bl_node *first = &p->graph.nodes[r->first], *last = first + r->n - 1;
     char from[32], to[32];
 
-    snprintf(text, cap, " of %u node%s, %s%s%s", r->n, r->n == 1 ? "" : "s", name_node(first, from),
-             strcmp(from, name_node(last, to)) ? " to " : "", strcmp(from, to) ? to : "");
+    (void)name_node(first, from);
+    (void)name_node(last, to);
+    const bool one = !strcmp(from, to);
+    snprintf(text, cap, " of %u node%s, %s%s%s", r->n, r->n == 1 ? "" : "s", from,
+             one ? "" : " to ", one ? "" : to);
 }
 
 static void name_step(const struct bl_program *p, const struct bl_place *place,

@@ -220,7 +220,9 @@ static enum bl_status run_piece(struct bl_engine *e, const struct bl_batch *b, u
     BL_TRY(bl_stage_begin(&e->stage, program, n));
     struct bl_step_io io = {&e->params,           h->n_bytes, &e->output, row * row_bytes,
                             h->n_out * row_bytes, &e->stage,  &e->stop};
-    BL_TRY(bl_sched_run(&e->sched, program, e->place, &io, e->patience_ns));
+    const enum bl_status st = bl_sched_run(&e->sched, program, e->place, &io, e->patience_ns);
+    e->broken = e->broken || st == BL_ETIMEDOUT; /* what is stuck still has programs and memory */
+    BL_TRY(st);
     return bl_residency_learn(&e->residency, program, &e->place[0].arena, n, e->sched.trace);
 }
 
@@ -235,9 +237,7 @@ enum bl_status bl_decode(struct bl_engine *e, const struct bl_batch *b)
     enum bl_status st;
 
     e->n_last = 0;
-    if (e->broken)
-        return bl_fail(BL_EDEVICE, "a device took no more work after a step was stopped; open the "
-                                   "model anew");
+    BL_TRY(bl_engine_whole(e));
     BL_TRY(check_batch(e, b));
     for (uint32_t first = 0; first < b->n; first += e->parts.plan.ubatch_tokens) {
         uint32_t left = b->n - first;

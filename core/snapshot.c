@@ -170,6 +170,8 @@ static enum bl_status copy_runs(const struct bl_session *from, const struct bl_s
 enum bl_status bl_session_fork(struct bl_session **out, const struct bl_session *from)
 {
     struct bl_session *s;
+
+    BL_TRY(bl_engine_whole(from->engine));
     BL_TRY(bl_session_create(&s, from->engine));
     s->n_tok = from->n_tok;
     s->high = from->high;

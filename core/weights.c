@@ -9,6 +9,7 @@
 #include "upload.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -249,9 +250,13 @@ static enum bl_status use_read(struct loader *l, uint16_t d)
     l->upload.patience_ns = l->opt->watchdog_s * UINT64_C(1000000000);
     if (!st)
         st = read_tensors(l, d);
+    char why[512]; /* closing may fail as well, of what came first */
+    snprintf(why, sizeof why, "%s", bl_error());
     const enum bl_status sent = bl_upload_close(&l->upload);
-    if (st || sent)
-        return st ? st : sent;
+    if (st)
+        return bl_fail(st, "%s", why);
+    if (sent)
+        return sent;
     if (block->host && d == 0)
         lock_pages(l, block->host, block->bytes);
     return BL_OK;

@@ -455,7 +455,7 @@ void bl_cpu_attend_many(const void *args, const struct bl_cpu_job *job)
         runs++;
     const uint32_t together = heads_together(a, runs, job->nth), blocks = n_blocks(a, together);
     /* Late tokens see more keys: dealt in turn, not in contiguous shares. */
-    for (struct block b = {0}; b.t0 < p->n_tok; b.t0 = b.t1) {
+    for (struct block b = {0}; b.t0 < p->n_tok && !bl_cpu_halts(job->halt); b.t0 = b.t1) {
         b.t1 = end_of_run(p, b.t0);
         for (uint32_t block = 0; block < blocks; block++) {
             b.heads = block_of(a, together, block);

@@ -22,7 +22,7 @@ enum bl_status bl_vk_stream_status(struct bl_stream *s)
 
 enum bl_status bl_vk_stream_failed(struct bl_stream *s, enum bl_status st)
 {
-    if (!bl_vk_stream_status(s)) {
+    if (!atomic_exchange(&s->failing, 1)) {
         snprintf(s->msg, sizeof s->msg, "%s", bl_error());
         atomic_store_explicit(&s->status, st, memory_order_release);
     }

@@ -50,7 +50,8 @@ struct bl_stream {
     struct bl_vk_trace trace;
     uint64_t patience_ns; /* with command buffers that do not become free; 0: without end */
     struct bl_gate gate;  /* marks of its waits are the trace's */
-    _Atomic int status; /* first failure; msg is written before */
+    _Atomic int failing; /* 1: who set it writes msg */
+    _Atomic int status;  /* first failure; msg is written before */
     char msg[BL_VK_LINE_BYTES];
 };
 static inline struct bl_vk_device *bl_vk_stream_device(const struct bl_stream *s)
