@@ -339,7 +339,7 @@ static enum bl_status explain_smaller(const struct trials *all, struct trial *be
     const struct bl_reason about = {.first = -1, .last = -1, .part = BL_PART_STATE};
     const uint32_t usual = all->t[0].c.plan.ubatch_tokens, ub = best->c.plan.ubatch_tokens;
 
-    return ub >= usual || isfinite(all->t[0].score)
+    return ub >= usual || all->t[0].fits
                ? BL_OK
                : bl_add_reason(&best->c, &about,
                                "steps of %u tokens: there is no room for those of %u", ub, usual);
@@ -393,6 +393,8 @@ static enum bl_status search_cards(struct bl_choice *out, struct trials *all,
         sized.ctx_tokens = all->t[0].c.plan.ctx_tokens;
         sized.ubatch_tokens = all->t[0].c.plan.ubatch_tokens;
         BL_TRY(try_smaller(all, &sized));
+        for (uint32_t i = 1; i < all->n; i++)
+            all->t[i].c.asked_ctx_tokens = all->t[0].c.asked_ctx_tokens;
         BL_TRY(complete_all(all, &best));
     }
     if (!best)

@@ -276,6 +276,7 @@ static struct bl_engine_args engine_args(const struct bench *b, const struct bl_
     e.ctx_tokens = a->plan ? 0 : (int64_t)ctx;
     e.batch_tokens = c->batch;
     e.ubatch_tokens = c->ubatch;
+    e.asked_ubatch = c->ubatch;
     e.threads = a->plan && !a->threads.n ? 0 : c->threads; /* a plan has two numbers of them */
     e.threads_prefill = c->threads_batch;
     e.cpu_mask = a->cpu_mask;

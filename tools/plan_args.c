@@ -128,12 +128,13 @@ static void fill(struct bl_plan_ask *q, const struct bl_plan_args *a,
     q->opt = bl_engine_args_machine(e);
     q->opt.ctx_tokens = bl_engine_args_ctx(e);
     q->opt.batch_tokens = (uint32_t)e->batch_tokens;
-    q->opt.ubatch_tokens = (uint32_t)e->ubatch_tokens;
+    q->opt.ubatch_tokens = (uint32_t)e->asked_ubatch;
     q->opt.type_k = e->type_k;
     q->opt.type_v = e->type_v;
     q->opt.rewind_tokens = (uint32_t)e->rewind_tokens;
     q->opt.plan_file = e->plan_file;
     q->opt.expert_file = e->expert_file;
+    q->opt.expert_policy = bl_engine_args_policy(e);
     q->opt.exact = e->exact;
     q->opt.no_mmap = e->no_mmap;
     q->opt.rules = bl_rule_args_given(&e->rules, &q->rules) ? &q->rules : NULL;

@@ -193,6 +193,7 @@ static int fill_from_plan(struct bl_command *c, struct bl_engine_args *a)
         return bl_report_status(&c->report, BL_STAGE_OPEN, st);
     a->batch_tokens = a->batch_tokens ? a->batch_tokens : s.batch_tokens;
     a->ubatch_tokens = a->ubatch_tokens ? a->ubatch_tokens : s.ubatch_tokens;
+    a->asked_ubatch = a->ubatch_tokens;
     return BL_EXIT_OK;
 }
 
@@ -213,12 +214,18 @@ int bl_engine_args_check(struct bl_command *c, struct bl_engine_args *a)
                             a->batch_tokens);
     if (a->plan_file)
         return fill_from_plan(c, a);
+    a->asked_ubatch = a->ubatch_tokens;
     /* One of the two alone moves the other's default. */
     int64_t b = a->batch_tokens ? a->batch_tokens : BL_BATCH_TOKENS;
     int64_t ub = a->ubatch_tokens ? a->ubatch_tokens : BL_UBATCH_TOKENS;
     a->batch_tokens = a->batch_tokens ? b : b > ub ? b : ub;
     a->ubatch_tokens = a->ubatch_tokens ? ub : ub < b ? ub : b;
     return BL_EXIT_OK;
+}
+
+const char *bl_engine_args_policy(const struct bl_engine_args *a)
+{
+    return a->expert_policy < 0 ? NULL : expert_policy_name[a->expert_policy];
 }
 
 unsigned bl_engine_args_mask(const struct bl_engine_args *a)
@@ -359,7 +366,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .n_device_set = (uint32_t)a->device_set.n,
         .ctx_tokens = bl_engine_args_ctx(a),
         .batch_tokens = (uint32_t)a->batch_tokens,
-        .ubatch_tokens = (uint32_t)a->ubatch_tokens,
+        .ubatch_tokens = (uint32_t)a->asked_ubatch,
         .out_tokens = a->out_tokens,
         .threads = (uint32_t)a->threads,
         .threads_prefill = (uint32_t)a->threads_prefill,
@@ -381,7 +388,7 @@ int bl_engine_args_open(struct bl_report *r, const struct bl_engine_args *a, str
         .rope_freq_scale = (float)(a->rope_scale > 0 ? 1 / a->rope_scale : a->rope_freq_scale),
         .yarn_orig_ctx = (uint32_t)a->yarn_orig_ctx,
         .expert_file = a->expert_file,
-        .expert_policy = a->expert_policy < 0 ? NULL : expert_policy_name[a->expert_policy],
+        .expert_policy = bl_engine_args_policy(a),
         .progress = bl_progress_update,
         .progress_arg = &view,
         .stop = interrupted,

@@ -19,6 +19,7 @@ struct bl_engine_args {
     int expert_policy;                                        /* enum bl_expert_policy; -1: not given */
     struct bl_arg_texts device_set;
     int64_t ctx_tokens, batch_tokens, ubatch_tokens;          /* 0: not given; context -1: max */
+    int64_t asked_ubatch;                                     /* as given, or as a plan file says; 0: neither does */
     int64_t threads, threads_prefill, watchdog_s;             /* likewise */
     bool no_bind, calibrate, no_calibrate;
     int64_t cpu_mask;                                         /* -1: not given, 0: scalar */
@@ -47,6 +48,7 @@ struct bl_arg_group bl_message_group(struct bl_engine_args *);
 int bl_engine_args_check(struct bl_command *, struct bl_engine_args *);
 uint64_t bl_engine_args_ctx(const struct bl_engine_args *); /* as bl_options has it */
 unsigned bl_engine_args_mask(const struct bl_engine_args *); /* for bl_cpu_describe */
+const char *bl_engine_args_policy(const struct bl_engine_args *); /* of slots; NULL: not given */
 struct bl_options bl_engine_args_machine(const struct bl_engine_args *); /* the part that concerns the machine */
 
 /* Opens the engine with progress; with -v prints threads and kernels first. The report also receives the library's log
