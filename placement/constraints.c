@@ -44,22 +44,48 @@ static uint32_t n_layers(const struct constrain *c)
 
 /* ---- devices ---- */
 
-/* "CPU", "CUDA1" and the like: a kind and a number among the cards; or a device's own name. */
+/* Kinds of cards as llama.cpp calls them, and the backends that they are; NULL: any. */
+static const struct {
+    const char *kind, *backend;
+} card_kinds[] = {{"CUDA", "cuda"},     {"ROCm", "hip"},    {"HIP", "hip"},
+                  {"Vulkan", "vulkan"}, {"Metal", "metal"}, {"GPU", NULL}};
+
+/* The one that --devices named so; else the at-th of that backend, or of all cards where none is of
+ * it. */
+static uint16_t find_card(const struct constrain *c, const char *backend, unsigned long at)
+{
+    unsigned long n = 0;
+    uint16_t nth = BL_NO_DEVICE;
+
+    for (uint32_t i = 0; backend && i < c->n_named; i++) {
+        const struct bl_machine_device *d = &c->machine->device[c->named[i]];
+        if (strcmp(d->backend_name, backend))
+            continue;
+        if (!d->described && d->index == at)
+            return c->named[i];
+        nth = n++ == at ? c->named[i] : nth;
+    }
+    return n ? nth : at < c->n_named ? c->named[at] : BL_NO_DEVICE;
+}
+
+/* "CPU", "CUDA1" and the like; or a device's own name. */
 static uint16_t find_device(const struct constrain *c, const char *name)
 {
-    static const char *const kinds[] = {"CUDA", "ROCm", "HIP", "Vulkan", "Metal", "GPU"};
+    const uint16_t own = bl_machine_find(c->machine, name);
 
+    if (own != BL_NO_DEVICE)
+        return own;
     if (!strcasecmp(name, "CPU") || !strcasecmp(name, "CPU_Mapped") || !strcasecmp(name, "none"))
         return 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        const size_t n = strlen(kinds[i]);
+    for (size_t i = 0; i < BL_COUNT(card_kinds); i++) {
+        const size_t n = strlen(card_kinds[i].kind);
         char *end;
-        if (strncasecmp(name, kinds[i], n) || name[n] < '0' || name[n] > '9')
+        if (strncasecmp(name, card_kinds[i].kind, n) || name[n] < '0' || name[n] > '9')
             continue;
         const unsigned long at = strtoul(name + n, &end, 10);
-        return !*end && at < c->n_named ? c->named[at] : BL_NO_DEVICE;
+        return *end ? BL_NO_DEVICE : find_card(c, card_kinds[i].backend, at);
     }
-    return bl_machine_find(c->machine, name);
+    return BL_NO_DEVICE;
 }
 
 static enum bl_status unknown_device(const struct constrain *c, const char *option,
