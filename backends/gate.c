@@ -47,10 +47,11 @@ static enum bl_status start(struct bl_gate *g)
 enum bl_status bl_gate_open(struct bl_gate *g, struct bl_stream *stream, bl_gate_fn *pass,
                             uint64_t patience_ns)
 {
-    g->stream = stream;
-    g->pass = pass;
-    if (!g->has_thread)
+    if (!g->has_thread) { /* which reads both from then on */
+        g->stream = stream;
+        g->pass = pass;
         BL_TRY(start(g));
+    }
     return bl_counter_wait(&g->passed, g->n_posted - BL_GATES + 1, 0, patience_ns)
                ? BL_OK
                : bl_fail(BL_ETIMEDOUT, "%s: %d waits for other devices have not ended", name_of(g),
