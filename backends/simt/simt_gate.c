@@ -44,6 +44,10 @@ enum bl_status bl_simt_gate_pass(struct bl_stream *s, const struct bl_device_ops
         return st == BL_ENOMEM ? bl_simt_failed(s, st) : st;
     bl_gate_post(&s->gate, &w);
     s->n_counted = w.value;
-    return bl_simt_told(s, d->fn->stream_wait_value(d->driver, s->handle, s->number_addr, w.value),
-                        "it cannot wait for the host");
+    const enum bl_status told =
+        bl_simt_told(s, d->fn->stream_wait_value(d->driver, s->handle, s->number_addr, w.value),
+                     "it cannot wait for the host");
+    if (told) /* nothing of this stream waits for the thread, which may not outlive the point */
+        bl_gate_close(&s->gate);
+    return told;
 }
